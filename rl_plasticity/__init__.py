@@ -16,7 +16,7 @@ if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer
-    from rl_plasticity.diagnosis.probe import Probe, fit_fresh_targets, measure
+    from rl_plasticity.diagnosis.probe import Probe, measure
     from rl_plasticity.diagnosis.verdict import diagnose
     from rl_plasticity.errors import FaultyRun, SettingsError
     from rl_plasticity.interventions import INTERVENTIONS, Intervention, make_intervention
@@ -43,7 +43,7 @@ _HOMES = {
     "metrics": ("METRICS",),
     "networks": ("MLP", "NETWORKS"),
     "learning.optimizers": ("OPTIMIZERS",),
-    "diagnosis.probe": ("Probe", "fit_fresh_targets", "measure"),
+    "diagnosis.probe": ("Probe", "measure"),
     "diagnosis.verdict": ("diagnose",),
     "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
     "runs.command": ("CALLBACKS",),
@@ -79,7 +79,6 @@ __all__ = [
     "SettingsError",
     "attach",
     "diagnose",
-    "fit_fresh_targets",
     "load_agent",
     "make_intervention",
     "make_regularizer",

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
-from tqdm import tqdm
+from torch import nn
 
 from rl_plasticity import __version__, command_line, plugins, supervised
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
@@ -33,9 +32,8 @@ from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.trainability import LARGE_BANK, Bank, Data, Subject, subject_of
-from rl_plasticity.diagnosis.verdict import BAD, diagnose, foretold, reports
+from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
-from rl_plasticity.paths import expanded
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_atomically, write_text
@@ -152,12 +150,7 @@ def _found(source: Source, kept: Kept, items: Sequence[Item], runs: Sequence[str
         return not is_short or item.step not in kept.checksums
 
     missing = [item for item in items if not is_known(item)]
-    trials: dict[str, int] = {}
-    seconds: dict[str, float] = {}
-    for item in missing:
-        if item.network not in trials:
-            trials[item.network], seconds[item.network] = foretold(*source.trial(item), d.repeats, d.updates)
-    print(_announced(items, missing, sum(seconds[item.network] for item in missing), kept, d), file=sys.stderr)
+    print(_announced(items, missing, kept, d), file=sys.stderr)
 
     header = ["step", "run", "network", "data", "verdict", LEARNED]
     where = [[str(item.step), printable(run), item.network, item.data] for item in items for run in runs]
@@ -165,30 +158,24 @@ def _found(source: Source, kept: Kept, items: Sequence[Item], runs: Sequence[str
 
     def say(cells: Sequence[str]) -> None:
         line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        bar.write(line, file=sys.stdout)
-        sys.stdout.flush()
+        print(line, flush=True)
 
-    total = sum(trials[item.network] for item in missing)
-    bar: Any = tqdm(total=total, unit=" trials", desc="diagnose", leave=False, disable=None)
-    with closing(bar):
-        say(header)
-        for item in items:
-            if item in missing:
-                subject, data = source.trial(item)
-                remedies, beside = d.remedies and item.step == last, source.beside(item)
-                end = bar.n + trials[item.network] - bar.total
-                every = reports(subject, data, None, None, remedies, d.repeats, d.updates, 0, beside, bar)
-                bar.total += bar.n - (end + bar.total)  # there were more or fewer trials than foretold
-                own = zip(names, every, strict=True)
-                kept.add(item, [Diagnosis(item.step, run, item.network, item.data, report) for run, report in own])
-            for f in kept.found[item]:
-                if f.run in runs:
-                    evidence = str(f.report.learned or "")
-                    say([str(f.step), printable(f.run), f.network, f.data, f.report.verdict, evidence])
+    say(header)
+    for item in items:
+        if item in missing:
+            subject, data = source.trial(item)
+            remedies, beside = d.remedies and item.step == last, source.beside(item)
+            every = reports(subject, data, None, None, remedies, d.repeats, d.updates, 0, beside)
+            own = zip(names, every, strict=True)
+            kept.add(item, [Diagnosis(item.step, run, item.network, item.data, report) for run, report in own])
+        for f in kept.found[item]:
+            if f.run in runs:
+                evidence = str(f.report.learned or "")
+                say([str(f.step), printable(f.run), f.network, f.data, f.report.verdict, evidence])
     return [f for item in items for f in kept.found[item] if f.run in runs]
 
 
-def _announced(items: Sequence[Item], missing: Sequence[Item], seconds: float, kept: Kept, d: Diagnose) -> str:
+def _announced(items: Sequence[Item], missing: Sequence[Item], kept: Kept, d: Diagnose) -> str:
     """A line that says what will be tried, how long that takes, and where the results are kept."""
     file, known = kept.folder.diagnosis, len(items) - len(missing)
     if not missing:
@@ -197,7 +184,6 @@ def _announced(items: Sequence[Item], missing: Sequence[Item], seconds: float, k
     at = f"checkpoint {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
     text = f"{len(missing)} to try: {' and '.join(networks)} at {at}, on {' and '.join(data)}"
     text += f"; {known} more are known" if known else ""
-    text += f"; about {command_line.about(seconds)}" + ", longer where remedies are tried" * d.remedies
     return text if d.out else f"{text}; kept in {file}"
 
 
@@ -357,58 +343,6 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     return _status([report])
 
 
-# --- agents of Stable-Baselines3 --------------------------------------------------------------------------------------
-
-
-def is_agent(arguments: Sequence[str]) -> bool:
-    """Whether the first argument is the file of an agent that Stable-Baselines3 saved, ``model.zip``."""
-    return arguments[:1] != [] and arguments[0].endswith(".zip") and not Path(arguments[0]).is_dir()
-
-
-def of_saved_agent(file: str, settings: Diagnose) -> int:
-    """Diagnose the networks of an agent that Stable-Baselines3 saved, ``model.zip env=gym:NAME``; returns the status.
-
-    Raises:
-        SettingsError: Stable-Baselines3 is not installed, a setting does not fit, or the file or env cannot be used.
-    """
-    for name in ("checkpoint", "seed", "run"):
-        if getattr(settings, name) is not None:
-            raise SettingsError(f"{name}= is for the folder of a run; {file} holds one agent")
-    path = expanded(file)
-    if not path.is_file():
-        raise SettingsError(f"there is no file {path}")
-    if settings.env is None:
-        raise SettingsError("give env=gym:NAME, whose observations the agent reads, or env=FILE.pt with observations")
-    if settings.out is not None:
-        require_new(Path(settings.out), ".json")
-    try:
-        from rl_plasticity.integrations import saved_agents
-    except ImportError as error:
-        raise SettingsError(f"{path} needs Stable-Baselines3: pip install 'rl_plasticity[sb3]' ({error})") from error
-    agent = saved_agents.Agent(path, settings.algorithm)
-    rewards = None
-    if settings.env.endswith(".pt"):
-        given = _loaded(settings.env)
-        if not isinstance(given, Tensor):
-            raise SettingsError(f"{settings.env} must hold a tensor of observations, got {type(given).__name__}")
-        obs = agent.preprocessed(given)
-    else:
-        obs, rewards = saved_agents.of_random_actions(agent, settings.env)
-    tried = {"remedies": settings.remedies, "repeats": settings.repeats, "updates": settings.updates}
-    found = saved_agents.diagnosed(agent, obs, rewards, settings.network, **tried)
-    rows = [[name, r.verdict, str(r.learned or "")] for name, r in found.items()]
-    header = ["network", "verdict", LEARNED]
-    print(f"{agent.algorithm}, {path}\n" + "\n".join(command_line.aligned([header, *rows])))
-    for name, report in found.items():
-        if report.verdict != "plastic":
-            print(f"\n{name}\n{report}")
-    if settings.out is not None:
-        written = [{"network": name, **json.loads(report.to_json())} for name, report in found.items()]
-        write_text(Path(settings.out), json.dumps(written, indent=1))
-        print(f"wrote {settings.out}")
-    return _status([*found.values()])
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -424,13 +358,6 @@ def act(arguments: Sequence[str]) -> int:
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
         return of_files(make, weights, inputs, schema.load(Diagnose, others))
-    if is_agent(arguments):
-        return of_saved_agent(arguments[0], schema.load(Diagnose, arguments[1:]))
-    for argument in arguments:
-        if argument.startswith(("env=", "algorithm=")):
-            raise SettingsError(
-                f"{argument} is for an agent saved by Stable-Baselines3: name its file, model.zip, first"
-            )
     return look(*command_line.looked_at(Diagnose, arguments))
 
 

@@ -142,7 +142,7 @@ def make_trained(parts: Parts, s: Supervised, plan: Plan) -> Learner:
 def of_each_run(s: Supervised, data: Data) -> dict[str, float]:
     """The least number of bytes of one run by purpose; see `memory.require`."""
     batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
-    at_once = batch_size if data.augment else max(batch_size, GATHERED // number)
+    at_once = max(batch_size, GATHERED // number)
     batches = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
     return batches | memory.of_layers("net", s.net.settings, batch_size)
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from rl_plasticity.metrics import (
     OfFeatures,
     OfGradients,
     OfWeights,
-    balancedness,
-    behaviour,
     distance,
     effective_learning_rate,
     feature_matrix,
@@ -83,27 +80,6 @@ def measure(
     return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
 
 
-def fit_fresh_targets(
-    net: nn.Module, example: Example, updates: int = 100, lr: float = 1e-3, generator: torch.Generator | int = 0
-) -> Tensor:
-    """How badly a copy of any network learns a random change of its own outputs, ``[*runs]``: 0 is perfect::
-
-        fit_fresh_targets(net, x)
-
-    It calls `rl_plasticity.metrics.fit_fresh_targets` with the runs of the network.
-
-    Args:
-        net: any network. A `Learner` stands for its network.
-        example: a batch of inputs, as for `measure`.
-        updates, lr: the budget. A fresh network must come well below 1 with it.
-        generator: generator of the noise, or its seed.
-
-    Raises:
-        ValueError: the network cannot be called with the example, or returns something else than tensors.
-    """
-    inner = unwrapped(net.net if isinstance(net, Learner) else net)
-    positional, named = arguments_of(example)
-    return behaviour.fit_fresh_targets(inner, named or positional, generator, updates, lr, runs_of(inner))
 
 
 class Measured(dict[str, Tensor]):
@@ -195,7 +171,6 @@ class Probe(nn.Module):
         reasons = {name: of_units if isinstance(m, OfFeatures) else of_gradients for name, m in others.items()}
         reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
         reasons["gradient_dormant"] = of_gradients if not with_loss else of_units
-        reasons["balancedness"] = "it is defined for chains of linear layers with nothing but ReLUs between"
         return {name: reason for name, reason in reasons.items() if name not in values}
 
     @property
@@ -234,9 +209,6 @@ class Probe(nn.Module):
         initial = [*self._initial()]
         values["distance"] = distance(map(wide, self.net.parameters()), map(wide, initial), self.runs)
         values["moved"] = moved_fraction(self.net.parameters(), initial, self.runs)
-        chain = self._chain()
-        if chain:
-            values["balancedness"] = balancedness(chain, updates=50)
         return values
 
     def features(self) -> dict[str, Tensor]:
@@ -385,30 +357,7 @@ class Probe(nn.Module):
         each = each[each > 0]
         return units.argsort(stable=True).reshape(len(each), -1).T if (each == each[0]).all() else None
 
-    def _chain(self) -> list[Tensor]:
-        """The weights of a chain of linear layers with nothing but ReLUs between; empty for any other network.
 
-        Only there the function stays the same when a unit's incoming weights grow and its outgoing ones shrink.
-        """
-        net = self.net
-        plain = all(
-            layer.role == "linear"
-            and not layer.joins_branches
-            and (i == 0 or layer.inputs == (i - 1,))
-            and {*layer.through} <= KEEP_SCALES
-            for i, layer in enumerate(self._order)
-        )
-        modules = dict(net.named_modules())
-        relu = all(u.activation == "relu()" or isinstance(modules.get(u.activation), nn.ReLU) for u in self.units)
-        if not plain or not relu or len(self.units) != len(self.layers) - 1:
-            return []
-        chain = [wide(m.detach()) for layer in self.layers if (m := layer.matrix(net)) is not None]
-        # If the numbers of rows and columns differ, something is joined to the units, or they are reshaped.
-        return chain if all(b.shape[-1] == a.shape[-2] for a, b in pairwise(chain)) else []
-
-
-KEEP_SCALES = {"relu", "ReLU", "Dropout", "dropout", "Identity", "flatten", "Flatten", "view", "reshape", "contiguous"}
-KEEP_SCALES |= {"to", "float", "double", "clone", "detach"}
 # What may lie between a layer and an activation without moving the units to another axis.
 KEEP_AXES = ops.NORMS | ops.SUMS | ops.SCALINGS | ops.POOLS - {"mean", "amax", "max"} | ops.ACTIVATIONS
 KEEP_AXES |= {"contiguous", "to", "float", "double", "type_as", "clone", "detach", "the addition of a constant"}

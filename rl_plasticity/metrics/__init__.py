@@ -2,12 +2,8 @@
 
 from rl_plasticity.metrics.behaviour import (
     discounted_returns,
-    fit_fresh_targets,
-    plasticity_score,
-    policy_entropy,
     q_overestimation,
     representation_change,
-    representation_distance,
 )
 from rl_plasticity.metrics.features import (
     dead_units,
@@ -25,17 +21,10 @@ from rl_plasticity.metrics.gradients import (
 from rl_plasticity.metrics.measured import METRICS, Direction, OfFeatures, OfGradients, OfWeights
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, singular_values, srank, stable_rank
 from rl_plasticity.metrics.weights import (
-    balance,
-    balancedness,
     distance,
     frobenius_norm,
-    generalized_gaussian_shape,
     largest_sigma1,
-    lpq_norm,
     moved_fraction,
-    project_to_input_span,
-    project_to_span,
-    rebalanced,
     sigma1,
     weight_norm,
 )
@@ -46,8 +35,6 @@ __all__ = [
     "OfFeatures",
     "OfGradients",
     "OfWeights",
-    "balance",
-    "balancedness",
     "condition_number",
     "dead_units",
     "discounted_returns",
@@ -57,23 +44,14 @@ __all__ = [
     "effective_rank",
     "feature_matrix",
     "feature_norm",
-    "fit_fresh_targets",
     "frobenius_norm",
-    "generalized_gaussian_shape",
     "gradient_dormant_fraction",
     "gradient_norm",
     "gradient_spectrum",
     "largest_sigma1",
-    "lpq_norm",
     "moved_fraction",
-    "plasticity_score",
-    "policy_entropy",
-    "project_to_input_span",
-    "project_to_span",
     "q_overestimation",
-    "rebalanced",
     "representation_change",
-    "representation_distance",
     "saturated_fraction",
     "sigma1",
     "singular_values",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rl_plasticity.metrics.features import dead_units, dormant_fraction, feature_norm
 from rl_plasticity.metrics.spectra import condition_number, effective_rank, srank, stable_rank
-from rl_plasticity.metrics.weights import frobenius_norm, generalized_gaussian_shape
+from rl_plasticity.metrics.weights import frobenius_norm
 
 Direction = Literal["higher", "lower"]
 """Which values of a metric are better."""
@@ -46,7 +46,6 @@ METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
     "condition_number": OfWeights(lambda matrix, s: condition_number(s), "lower"),
     "stable_rank": OfWeights(lambda matrix, s: stable_rank(s), "higher"),
     "effective_rank": OfWeights(lambda matrix, s: effective_rank(s), "higher"),
-    "weight_shape": OfWeights(lambda matrix, s: generalized_gaussian_shape(matrix.flatten(-2))),
     "sigma_min": OfWeights(lambda matrix, s: s[..., -1], "higher"),
     "dormant": OfFeatures(lambda activations, s: dormant_fraction(activations, 0.025), "lower"),
     "dead": OfFeatures(lambda activations, s: dead_units(activations), "lower"),
@@ -63,7 +62,7 @@ _BESIDE: dict[str, Direction] = {  # other numbers that commands log
     **dict.fromkeys(("online_accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), "higher"),
     "trainability": "higher",
     **dict.fromkeys(("train_loss", "validation_loss", "test_loss", "drop", "recovery_env_steps"), "lower"),
-    **dict.fromkeys(("saturated", "balancedness", "gradient_dormant"), "lower"),
+    **dict.fromkeys(("saturated", "gradient_dormant"), "lower"),
 }
 
 

@@ -43,7 +43,6 @@ class Data:
         train_y, validation_y, test_y: labels int64 ``[n]`` from 0 to `num_classes` - 1.
         scale: the largest pixel value of uint8 images (255; 16 for digits).
         mean, std: of each channel over the training images scaled to [0, 1], ``[c, 1, 1]``.
-        augment: whether training augments its images. The training loop reads it.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Data:
     scale: float
     mean: Tensor
     std: Tensor
-    augment: bool = False
 
     @classmethod
     def of(
@@ -69,7 +67,6 @@ class Data:
         train_size: int | None = None,
         validation: int = 0,
         scale: float = 255.0,
-        augment: bool = False,
         validation_from: Held = "test",
     ) -> "Data":
         """Data from training and test images with their labels.
@@ -83,7 +80,6 @@ class Data:
             validation: number of images in the validation set. They are drawn at random, always the same ones, with the
                 classes in their proportions.
             scale: the largest pixel value of uint8 images.
-            augment: whether training augments its images.
             validation_from: the images that become the validation set and are then missing there: test images, as in
                 the papers, or the training images that were kept.
 
@@ -104,7 +100,7 @@ class Data:
         parts |= {validation_from: (x[left], y[left]), "validation": (x[taken], y[taken])}
         mean, std = _channels(parts["train"][0], scale)
         images_and_labels = (*parts["train"], *parts["validation"], *parts["test"])
-        return cls(name, *images_and_labels, num_classes, scale, mean, std, augment)
+        return cls(name, *images_and_labels, num_classes, scale, mean, std)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -172,7 +168,6 @@ def load(
     ] = None,
     train_size: Annotated[int | None, Setting("number of images to keep, the first ones; null: all", least=1)] = None,
     validation: Annotated[int, Setting("number of images kept for validation", least=0)] = 0,
-    augment: Annotated[bool, Setting("flip, colour jitter, pad and crop (Liu et al. 2021)")] = False,
     validation_from: Annotated[Held, Setting("images that validation takes from: test (the papers) or train")] = "test",
     **settings: Any,
 ) -> Data:
@@ -202,7 +197,7 @@ def load(
         order = _evenly(train[1], shuffle=False)
         train = train[0][order], train[1][order]
     return Data.of(
-        name, train, test, source.num_classes, train_size, validation, source.scale, augment, validation_from
+        name, train, test, source.num_classes, train_size, validation, source.scale, validation_from
     )
 
 

@@ -1,1 +1,0 @@
-"""Regularizers in other libraries' loops: one module for each, imported, and its library needed, only by name."""
