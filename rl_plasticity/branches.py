@@ -12,7 +12,7 @@ import numpy as np
 from rl_plasticity import command_line
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run, read
-from rl_plasticity.comparison.summary import FEW, FEW_HINT, Comparison, Row, counted, shown, summarize
+from rl_plasticity.comparison.table import FEW, FEW_HINT, Comparison, Row, counted, shown, summarize
 from rl_plasticity.configs.commands import ONCE, Diagnose, Train, learned_for
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, refused
 from rl_plasticity.runs import branch, checkpoint, naming
@@ -123,8 +123,8 @@ def table(c: Comparison) -> list[str]:
     """Lines with each remedy's return and its difference from continuing unchanged, the highest first."""
     lines = [["remedy", "return", "difference from continuing unchanged [95 %]"]]
     for row in sorted(c.rows, key=lambda row: _order(row["mean"].value)):
-        gap = row.get("gap")
-        difference = "" if gap is None else shown(gap, c.fine(gap.value, *(gap.interval or ())))
+        gap = row.estimates.get("gap")
+        difference = "" if gap is None else shown(gap, "{:.3g}".format)
         lines.append([row.label, c.number(row["mean"].value), difference])
     return command_line.aligned(lines)
 
@@ -142,11 +142,11 @@ def verdict(c: Comparison) -> str:
         hint = f" {FEW_HINT}" if best.seeds < FEW else ""
         return f"The best remedy over these env steps: {says}.{hint}{lower}"
     text = f"No remedy is shown to raise the return by {seeds}: {says}."
-    joint = best.get("joint")
+    joint = best.estimates.get("joint")
     if joint and joint.interval:
         low, high = joint.interval
         half = (high - low) / 2
-        text += f" A difference of {c.fine(half)(half)} or more would have shown."
+        text += f" A difference of {half:.3g} or more would have shown."
     return text + lower
 
 

@@ -38,7 +38,7 @@ from rl_plasticity.errors import SettingsError, first_line, nearest, printable
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
-from rl_plasticity.runs.files import require_new, write_atomically, write_text
+from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
@@ -95,7 +95,6 @@ def look(folder: RunFolder, d: Diagnose) -> int:
         raise SettingsError("branch_env_steps= and branch_into= need branch=true")
     if d.out is not None:
         require_new(Path(d.out), ".json")
-        require_new(Path(d.out).with_suffix(".png"), ".png")
     if not folder.is_run():
         saved_settings(Train, folder)  # raises, and names what there is
     source_of: Callable[[RunFolder, str, int], Source] = OfTasks if folder.kind == "supervised" else OfAgents
@@ -123,7 +122,8 @@ def look(folder: RunFolder, d: Diagnose) -> int:
     for f in (f for f in last if f.report.verdict != "plastic"):
         print(f"\n{f.run}, {f.network}, {f.data}, step {f.step}\n{f.report}")
     if d.out is not None:
-        _write(Path(d.out), found, folder)
+        write_text(Path(d.out), json.dumps([f.row for f in found], indent=1))
+        print(f"wrote {d.out}")
     return _status([f.report for f in last])
 
 
@@ -199,15 +199,6 @@ def _announced(items: Sequence[Item], missing: Sequence[Item], seconds: float, k
     text += f"; {known} more are known" if known else ""
     text += f"; about {command_line.about(seconds)}" + ", longer where remedies are tried" * d.remedies
     return text if d.out else f"{text}; kept in {file}"
-
-
-def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
-    write_text(out, json.dumps([f.row for f in found], indent=1))
-    from rl_plasticity.comparison.trainability import draw
-
-    figure = draw(found, folder)
-    write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
-    print(f"wrote {out} and {out.with_suffix('.png')}")
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
