@@ -101,7 +101,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
     common = [f"from={folder}", f"at={at}", f"total_env_steps={at + steps}", f"device={device}"]
     common.append(f"eval_every_env_steps={min(parent.eval_every_env_steps, max(1, steps // EVALUATIONS))}")
     resets = {n: [f"reset={n}", f"{ONCE}={updates + 1}", *own] for n, own in RESETS.items()}
-    regularizers = {name: [f"reg={name}"] for name in REGULARIZERS if name != parent.reg.choice}
+    regularizers = {name: [f"reg={name}"] for name in REGULARIZERS if name != parent.reg.name}
     remedies = resets | regularizers
     for name in d.branch_into:
         if name not in remedies:
@@ -174,11 +174,12 @@ def _require_same(there: RunFolder, s: Train) -> None:
     with refused(f"read {there}"):
         if naming.is_free(there.path):
             return
-        known = str(there.settings.get("from")) if there.config.is_file() else ""
-    # The folders may have been moved together.
-    other = naming.difference(there, replace(s, from_=known))
-    if other != "":
-        raise SettingsError(f"{there} {other or 'is no branch of this run'}: choose another out=, or move it away")
+    if not there.config.is_file():
+        raise SettingsError(f"{there} is no branch of this run: choose another out=, or move it away")
+    saved = saved_settings(Train, there)
+    now, then = (naming.identity(replace(one, from_=None)) for one in (s, saved))
+    if other := [f"{n}={then.get(n)}, not {now[n]}" for n in now if now[n] != then.get(n)]:
+        raise SettingsError(f"{there} holds a run with {other[0]}: choose another out=, or move it away")
 
 
 def _make(place: Path, arguments: Sequence[str]) -> int:

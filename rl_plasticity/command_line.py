@@ -12,7 +12,6 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -165,20 +164,6 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
     return places, options
 
 
-def at_once(name: str) -> None:
-    """Print the help of a command that needs torch, or refuse its arguments, before torch is imported.
-
-    The command's module calls this first when it runs as the command. If this returns, the command goes on and checks
-    its arguments by the constructors themselves.
-    """
-    from rl_plasticity.configs import commands
-
-    kind = getattr(commands, name.capitalize())
-    main(name, partial(help_of, kind), partial(_complain_at_once, kind))
-    if HELP & {*sys.argv[1:]}:
-        sys.exit()
-
-
 def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     """The text of ``--help``: the usage, and the settings, with those of plugs that the arguments name."""
     from rl_plasticity.configs import commands, schema
@@ -198,27 +183,6 @@ def _usage(kind: type[Any]) -> str:
 
     run = "" if kind in commands.DEFAULT_PRESET else "RUN "
     return f"python -m rl_plasticity.{commands.called(kind)} {run}[name=value ...]"
-
-
-def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
-    """Raises SettingsError as the command itself would."""
-    from rl_plasticity.configs import commands, schema, written
-
-    if kind not in commands.DEFAULT_PRESET:
-        looked_at(kind, arguments)
-    elif not written.FLAGS & {*arguments}:
-        written.require_one_run(arguments)
-        given = written.by_name(arguments)
-        if given.get("from") is not None:  # its settings are those of another run, which only the command reads
-            return 0
-        settings = schema.load(kind, arguments)
-        if kind is commands.Train and settings.resume is None:
-            from rl_plasticity.envs.control import check_name
-
-            with suppress(ImportError):  # no simulator: the command says so
-                for env in (settings.env.name, *settings.env.sequence):
-                    check_name(env)
-    return 0
 
 
 def train(command: "Command[Any, Any]") -> None:

@@ -6,10 +6,6 @@ if __name__ == "__main__":
     from rl_plasticity import terminal
 
     terminal.prepare()
-    from rl_plasticity import command_line
-
-    if ":" not in "".join(sys.argv[1:2]):  # a function that makes a network, see `of_files`
-        command_line.at_once("diagnose")
 
 import importlib
 import json

@@ -4,9 +4,6 @@ if __name__ == "__main__":
     from rl_plasticity import terminal
 
     terminal.prepare()
-    from rl_plasticity import command_line
-
-    command_line.at_once("watch")
 
 import os
 import subprocess

@@ -131,7 +131,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
         for name in differ:
             choice = name.partition(".")[0]
             if choice in KINDS and not name.endswith(".name"):
-                peers = [o.get(name) for o in settings if choice_of(o, choice) == choice_of(s, choice)]
+                peers = [o.get(name) for o in settings if o.get(f"{choice}.name") == s.get(f"{choice}.name")]
                 if name not in s or len({_canonical(v) for v in peers}) == 1:
                     continue
             key = _last(name) if lasts.count(_last(name)) == 1 else name
@@ -143,15 +143,7 @@ def labels(settings: Sequence[Settings]) -> list[str]:
 
 def method(s: Settings) -> tuple[str, str]:
     """The regularizer, ``spectral`` or ``spectral+l2``, and the intervention."""
-    return choice_of(s, "reg"), choice_of(s, "reset")
-
-
-def choice_of(s: Settings, choice: str) -> str:
-    """What was chosen for `choice`: ``spectral``, or the parts of a chain in their order, ``spectral+l2``."""
-    if s.get(f"{choice}.name") != "chain":
-        return str(s.get(f"{choice}.name", "none"))
-    parts = (name.split(".")[1] for name in s if name.startswith(f"{choice}.") and name.count(".") == 2)
-    return "+".join(dict.fromkeys(parts))
+    return str(s.get("reg.name", "none")), str(s.get("reset.name", "none"))
 
 
 def is_number(value: Any) -> bool:

@@ -110,5 +110,4 @@ def _overridden(settings: Settings, name: RunName) -> Settings:
             chosen = f"{group}.{of_run[f'{group}.name']}."
             own = {f"{group}.{k.removeprefix(chosen)}": v for k, v in settings.items() if k.startswith(chosen)}
             settings = {k: v for k, v in settings.items() if not k.startswith(f"{group}.")} | own
-    # A chain, "spectral+l2", keeps the name that the settings themselves give it.
-    return settings | {k: v for k, v in of_run.items() if not k.endswith(".name") or k not in settings}
+    return settings | of_run

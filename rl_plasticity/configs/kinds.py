@@ -1,27 +1,10 @@
-"""The choices of each group, and the settings of each choice, as the constructors declare them.
+"""The choices of each group, and the settings of each choice, as the constructors declare them."""
 
-To import the constructors is to import torch, which takes seconds. So the first process that needs their declarations
-writes them as plain data into the user's cache folder. Later processes read that file until a source of this package
-changes. A process that has imported torch, as it must to add to a public dict, reads the constructors themselves.
-Every run does so before it begins. The cache only makes help and complaints fast.
-"""
-
-import hashlib
-import json
-import os
-import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from rl_plasticity.configs.commands import RunSettings
-from rl_plasticity.paths import cache_folder
 from rl_plasticity.settings import Declared, Setting, settings_of
-
-PACKAGE = Path(__file__).parents[1]
 
 
 class Kind(NamedTuple):
@@ -47,50 +30,18 @@ class Kind(NamedTuple):
         """The public dict."""
         return _imported(self.home) if self.home else {}
 
-    @property
-    def names(self) -> list[str]:
-        """The names in the public dict."""
-        return _names(self.home) if self.home else []
-
-    def inner_names(self, choice: str) -> list[str]:
-        """The names that the inner setting of this choice can take, the default first; empty without such a setting."""
-        setting, home = self.inner
-        own = self._declared(self.home, choice) if setting and choice in self.names else {}
-        return sorted(_names(home), key=lambda name: name != own[setting].default) if setting in own else []
-
-    def shared(self) -> dict[str, Declared]:
-        """The settings that every choice has besides its own."""
-        return {name: declared for one in self.common for name, declared in self._declared(one).items()}
-
     def settings(self, choice: str, inner: Any = None) -> dict[str, Declared]:
         """The settings of a choice, with those of its inner choice: `inner`, or the default one."""
-        common = self.shared() if choice != "none" else {}
-        own = self._declared(self.home, choice) if choice in self.names else {}
+        own = settings_of(self.choices[choice]) if choice in self.choices else {}
+        for one in self.common if choice != "none" else ():
+            own |= settings_of(_imported(one))
         name, home = self.inner
         if name in own:
-            names = _names(home)
-            own[name] = own[name]._replace(kinds=(tuple(names),))
-            one = own[name].default if inner is None else inner
-            own |= self._declared(home, one) if one in names else {}
-        return {name: declared for name, declared in own.items() if name not in common} | common
-
-    def _declared(self, place: str, choice: str = "") -> dict[str, Declared]:
-        kept = _kept()
-        if kept is not None:
-            declared = kept[place][choice]
-        else:
-            declared = settings_of(_imported(place)[choice] if choice else _imported(place))
-        return {name: one for name, one in declared.items() if name not in self.given}
-
-
-def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
-    """The constructors that the settings choose, by name, with the members of chains and lists."""
-    leaves = [(KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name)]
-    for name, group in s.groups.items():
-        setting, home = KINDS[name].inner
-        if setting in group.settings:
-            leaves.append((_imported(home), group.settings[setting]))
-    return {leaf: makers[leaf] for makers, leaf in leaves if leaf in makers}
+            makers = _imported(home)
+            own[name] = own[name]._replace(kinds=((*makers,),))
+            inner = own[name].default if inner is None else inner
+            own |= settings_of(makers[inner]) if inner in makers else {}
+        return {name: one for name, one in own.items() if name not in self.given}
 
 
 def window_in_epochs(
@@ -125,82 +76,6 @@ KINDS: dict[str, Kind] = {
     "net": Kind("networks:NETWORKS", "mlp", ("networks:make_network",)),
     "optimizer": Kind("learning.optimizers:OPTIMIZERS", "adam", given=("lr",)),
 }
-
-# --- the cache: declared settings by place and choice (empty for a function) ------------------------------------------
-
-Kept = Mapping[str, Mapping[str, Mapping[str, Declared]]]
-
-
-def _names(home: str) -> list[str]:
-    """The names in a public dict."""
-    kept = _kept()
-    return [*(_imported(home) if kept is None else kept.get(home, ()))]
-
-
-def _kept() -> Kept | None:
-    """The cached declarations; None if torch is imported or nothing valid is cached: then the constructors are read."""
-    if "torch" in sys.modules:
-        return None
-    try:
-        return _read()
-    except (OSError, ValueError):
-        _keep()
-        return None
-
-
-@cache
-def _read() -> Kept:
-    """Read the cache; OSError or ValueError if it is missing, damaged, or made from other sources."""
-    sources = _sources()
-    mark, _, body = _file().read_text("utf-8").partition("\n")
-    if mark != _mark(sources, body):
-        raise ValueError("it was made from other sources, or is damaged")
-    return {
-        place: {
-            choice: {name: _from_json(*declared) for name, declared in settings.items()}
-            for choice, settings in choices.items()
-        }
-        for place, choices in json.loads(body).items()
-    }
-
-
-def _keep() -> None:
-    """Import all constructors, and write their declarations to the cache."""
-    sources = _sources()  # before the imports: a source that is edited meanwhile must invalidate the cache
-    declared: dict[str, dict[str, dict[str, Declared]]] = {}
-    for kind in KINDS.values():
-        declared |= {one: {"": settings_of(_imported(one))} for one in kind.common}
-        for home in filter(None, (kind.home, kind.inner[1])):
-            declared |= {home: {choice: settings_of(make) for choice, make in _imported(home).items()}}
-    body = json.dumps(declared, default=vars)
-    with suppress(OSError):  # the next process tries again
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        _file().write_text(f"{_mark(sources, body)}\n{body}", "utf-8")
-
-
-def _file() -> Path:
-    """The cache file, one for each location of the package and each Python."""
-    where = f"{sys.version} {os.fspath(PACKAGE)}".encode("utf-8", "surrogateescape")
-    return cache_folder() / f"settings-{hashlib.sha256(where).hexdigest()[:16]}.json"
-
-
-def _sources() -> bytes:
-    """A digest of all sources of the package."""
-    digest = hashlib.sha256()
-    for source in sorted(PACKAGE.rglob("*.py")):
-        digest.update(b"%s\0%s\0" % (os.fsencode(source.relative_to(PACKAGE)), source.read_bytes()))
-    return digest.digest()
-
-
-def _mark(sources: bytes, body: str) -> str:
-    """A digest that fits only the whole `body`, made from these sources."""
-    return hashlib.sha256(sources + body.encode()).hexdigest()
-
-
-def _from_json(kinds: list[Any], default: Any, setting: dict[str, Any]) -> Declared:
-    """A declared setting from JSON, whose lists were tuples."""
-    alternatives = tuple(tuple(kind) if isinstance(kind, list) else kind for kind in kinds)
-    return Declared(alternatives, tuple(default) if isinstance(default, list) else default, Setting(**setting))
 
 
 def _imported(place: str) -> Any:

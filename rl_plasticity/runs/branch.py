@@ -138,13 +138,13 @@ def state_of(
     shares = Shares(whole, lambda runs: of_plan(plan.some(runs)), _cuts(plan, s.seeds), threads=1)
     try:
         for module, variant in zip(shares.modules, variants(s), strict=True):
-            _fit_(module, saved[name], before, variant.reg.choice == parent.reg.choice)
+            _fit_(module, saved[name], before, variant.reg.name == parent.reg.name)
         state = {n: _repeated(n, value, s.seeds, len(shares.modules)) for n, value in saved.items()}
         state["table"] = _repeated_rows(saved["table"], len(shares.modules))
         if isinstance(s, Train) and isinstance(parent, Train) and changes_env(s, parent):
             _end_episodes_(state, s, plan)
     except Exception as error:  # the settings do not fit, or a file that is whole holds anything
-        now, then = (schema.without_machine(type(one), one.saved) for one in (s, parent))
+        now, then = (schema.without_machine(type(one), one.flat) for one in (s, parent))
         other = [n for n in now if now[n] != then.get(n) and n.partition(".")[0] not in (*SIDE_BY_SIDE, *BRANCH)]
         given = " ".join(f"{n}={as_written(now[n])}" for n in other)
         raise SettingsError(
@@ -179,7 +179,7 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder, names: Se
         came |= {"updates": saved["progress"]["updates"]}
         came |= {"branch": parent.branch} if parent.branch else {}
         write_text(new.provenance, json.dumps({"branch": came, "starts": []}, indent=2) + "\n")
-        saved["settings"] = s.saved
+        saved["settings"] = s.flat
         checkpoint.write(new.checkpoints, saved)
         new.write_settings(schema.dump(s))
         new.path.rename(place)
@@ -204,7 +204,7 @@ def _require_consistent(s: Train, parent: Train, folder: RunFolder, at: int) -> 
 def _require_effect(s: Train, parent: Train) -> None:
     """Raises SettingsError for a changed setting that only counts where weights are new, if no weights will be new."""
     resets = {variant.reset.name for variant in variants(s)}
-    renews = resets != {"none"} or {variant.reg.choice for variant in variants(s)} != {"none"}
+    renews = resets != {"none"} or {variant.reg.name for variant in variants(s)} != {"none"}
     now, then = (one.agent.flat("agent") for one in (s, parent))
     for name, has_effect in {"agent.init": renews, "agent.init_alpha": "periodic" in resets}.items():
         if not has_effect and (value := now.get(name)) != then.get(name):
@@ -214,7 +214,7 @@ def _require_effect(s: Train, parent: Train) -> None:
 
 def changes_env(s: Train, parent: Train) -> bool:
     """Whether the tasks of a branch change otherwise than those of its parent."""
-    now, then = (schema.without_machine(Train, {"env": one.env.saved}) for one in (s, parent))
+    now, then = (schema.without_machine(Train, one.env.flat("env")) for one in (s, parent))
     return now != then
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Group, Supervised, Train, called, period
 from rl_plasticity.configs.written import Given
-from rl_plasticity.errors import FaultyRun, SettingsError, one_line, refused
+from rl_plasticity.errors import FaultyRun, SettingsError, refused
 from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
@@ -159,7 +158,6 @@ class Command(Generic[S, B]):
         settings, plan, built = self._made(replace(settings, resume=None))
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
-            schema.warn_of_unlike(settings)
             place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
             folder = RunFolder(place)
             made = [path for path in (place, *place.parents) if not path.exists()]
@@ -183,7 +181,6 @@ class Command(Generic[S, B]):
         settings, plan, built = self._made(settings)
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
-            schema.warn_of_unlike(settings)
             make = partial(self.trained, built)
             state = branch.state_of(saved, settings, plan, before, make, built.callbacks)
             place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
@@ -203,7 +200,7 @@ class Command(Generic[S, B]):
             lock = otherwise.enter_context(_locked(folder))
             saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
             if saved:
-                if different := _differences(saved["settings"], settings.saved, self.kind):
+                if different := _differences(saved["settings"], settings.flat, self.kind):
                     what = "; ".join(different)
                     raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
                 require_as_saved(folder, saved["sizes"], saved["ends"])
@@ -222,15 +219,15 @@ class Command(Generic[S, B]):
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
-        for module in plugins.changed(folder.plugin_sources):
-            said = f"{folder}: the code of the plug {module} is not what it was: numbers may differ from those before"
-            print(one_line(said), file=sys.stderr)
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
         before = saved_settings(self.kind, folder)
         if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
             raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
         named = {g.name: g.value for g in given}
-        groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
+        groups: Any = {
+            n: replace(group, settings={k: named.get(f"{n}.{k}", v) for k, v in group.settings.items()})
+            for n, group in before.groups.items()
+        }
         return replace(before, **anew, **groups), before
 
     def _with_periods(self, settings: S, built: B) -> S:
@@ -287,7 +284,7 @@ def _new_place(settings: Train | Supervised) -> Path:
     Raises:
         SettingsError: something is there already.
     """
-    path = naming.place(RESULTS, settings) if settings.out == "auto" else Path(settings.out)
+    path = RESULTS / naming.name(settings) if settings.out == "auto" else Path(settings.out)
     _require_free(path)
     return path
 

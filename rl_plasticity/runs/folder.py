@@ -260,15 +260,6 @@ class RunFolder(os.PathLike[str]):
             modules.append(module)
         return [*dict.fromkeys(modules)]
 
-    @property
-    def plugin_sources(self) -> dict[str, str]:
-        """The digest of each plug from which the newest start used a choice."""
-        start = self._newest_start
-        sources, used = start.get("plugin_sources"), start.get("plugins_used")
-        if not (isinstance(sources, dict) and isinstance(used, dict)):
-            return {}
-        return {str(module): str(digest) for module, digest in sources.items() if module in used}
-
 
 def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:
     """The runs' folders in `places`: those that are named, and those found below a folder or by a glob.

@@ -11,11 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import plugins
 from rl_plasticity.compiling.compiled import set_tracing
 from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_product
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.configs.kinds import constructors
 from rl_plasticity.errors import FaultyRun, first_line
 from rl_plasticity.runs import provenance
 from rl_plasticity.runs.checkpoint import Checkpoints, Part
@@ -156,8 +154,7 @@ class Session(Generic[S]):
         if self._extended is not None:  # not earlier: the folder of a run that cannot be restored stays as it was
             self.folder.write_settings(self._extended)
         self.has_begun = True
-        used = plugins.used(constructors(s), s.env.name if isinstance(s, Train) else "")
-        provenance.add_start(self.folder, s.device, used)
+        provenance.add_start(self.folder, s.device)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
         threads = torch.get_num_threads() if s.device == "cpu" else 1
@@ -273,7 +270,7 @@ class Session(Generic[S]):
         for part in self.parts.values():
             if isinstance(part, nn.Module):
                 self.require_finite_weights(part)
-        more = {"sizes": self.results.sync(), "ends": self.results.ends(), "settings": self.settings.saved}
+        more = {"sizes": self.results.sync(), "ends": self.results.ends(), "settings": self.settings.flat}
         self.checkpoints.save(self.progress.step, {**self.parts, "progress": self.progress}, more)
         self.saved_at = here
 
