@@ -5,6 +5,7 @@ Slow imports are inside the functions that need them, so that `status` starts at
 
 import io
 import itertools
+import os
 import shutil
 import signal
 import sys
@@ -16,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_plasticity import terminal
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, shown
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
@@ -32,8 +32,7 @@ HELP = {"-h", "--help"}
 def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
     """Run the command `name` on the process's arguments.
 
-    The exit status is the result of `act`. None means 0 for a command whose work is what it prints. Bad input is 2 and
-    a fault is 1, each with one line. Ctrl-C is 130.
+    The exit status is the result of `act`, or 0. Bad input is 2 and a fault is 1, each with one line. Ctrl-C is 130.
 
     Args:
         help_: makes the text of ``--help`` from the other arguments.
@@ -44,28 +43,23 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for an ASCII terminal, or a name that is not UTF-8
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_DFL:  # it is from the import of the package
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if others != arguments:
             print(help_(others))
-            terminal.require_printed()
             return
         with warnings.catch_warnings():
             warnings.showwarning = _one_line(name, warnings.showwarning)
             status = act(arguments)
-        if status is None:
-            terminal.require_printed()
+        sys.stdout.flush()
     except SettingsError as error:
         sys.exit(complain(name, error, 2))
+    except BrokenPipeError:  # ... | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
     except (FaultyRun, OSError) as error:
         sys.exit(complain(name, error, 1))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    finally:
-        if before == signal.SIG_DFL:  # nothing is left to tidy up
-            signal.signal(signal.SIGINT, before)
     if status:
         sys.exit(status)
 

@@ -1,10 +1,5 @@
 """Compare runs: ``python -m rl_plasticity.compare results/a results/b ...``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import io
 import math
 import os

@@ -1,14 +1,8 @@
 """Find out whether a run's networks still learn as fresh ones do: ``python -m rl_plasticity.diagnose RUN``."""
 
-import sys
-
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import importlib
 import json
+import sys
 import types
 from collections.abc import Callable, Sequence
 from contextlib import closing

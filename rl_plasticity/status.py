@@ -1,10 +1,5 @@
 """Show the progress of runs: ``python -m rl_plasticity.status results``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import math
 import shlex
 import sys
@@ -12,7 +7,7 @@ import textwrap
 import time
 from collections.abc import Sequence
 
-from rl_plasticity import command_line, plugins, terminal
+from rl_plasticity import command_line, plugins
 from rl_plasticity.command_line import aligned, columns
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs.folder import find
@@ -46,7 +41,7 @@ def command(arguments: Sequence[str]) -> None:
         lines = table([read(folder) for folder in [*named, *below]], time.time())
         clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
         print(clear + "\n".join(lines), flush=True)
-        if every is None or not terminal.listens():
+        if every is None:
             return
         time.sleep(every)
 

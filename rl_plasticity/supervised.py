@@ -1,10 +1,5 @@
 """Train on a continual supervised problem: ``python -m rl_plasticity.supervised task=random_labels reg=swr``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

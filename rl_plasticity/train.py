@@ -1,10 +1,5 @@
 """Train an agent on a control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

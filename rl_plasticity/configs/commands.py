@@ -36,10 +36,6 @@ From = Annotated[
     int | None,
     Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
 ]
-Logger = Annotated[
-    Literal["tensorboard", "wandb"],
-    Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
-]
 DiagnoseEvery = Annotated[
     int | None,
     Setting(
@@ -195,12 +191,7 @@ class Train(RunSettings):
     compile: Compile = "auto"
     precision: Precision = "float32"
     bfloat16_from: From = None
-    logger: Logger = "tensorboard"
     overlap: Annotated[bool, Setting("updates beside the env step, without its transition: for GPUs")] = False
-    allow_lost_rows: Annotated[
-        bool,
-        Setting("resume without the transitions of a damaged file; they are counted first", belongs_to="machine"),
-    ] = False
     out: Out = "auto"
     resume: Resume = None
     from_: From_ = None
@@ -277,7 +268,6 @@ class Supervised(RunSettings):
     compile: Compile = "auto"
     precision: Precision = "float32"
     bfloat16_from: From = None
-    logger: Logger = "tensorboard"
     out: Out = "auto"
     resume: Resume = None
     from_: From_ = None

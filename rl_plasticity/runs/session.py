@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
-import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
 from rl_plasticity.compiling.compiled import set_tracing
@@ -18,7 +18,6 @@ from rl_plasticity.errors import FaultyRun, first_line
 from rl_plasticity.runs import provenance
 from rl_plasticity.runs.checkpoint import Checkpoints, Part
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results
@@ -100,7 +99,7 @@ class Session(Generic[S]):
         folder: RunFolder,
         plan: Plan,
         saved: dict[str, Any] | None = None,
-        lock: Lock | None = None,
+        lock: FileLock | None = None,
         callbacks: Mapping[str, object] | None = None,
         extended: str | None = None,
     ) -> None:
@@ -156,9 +155,8 @@ class Session(Generic[S]):
         self.has_begun = True
         provenance.add_start(self.folder, s.device)
         sizes = self.saved["sizes"] if self.saved else None
-        self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
-        threads = torch.get_num_threads() if s.device == "cpu" else 1
-        self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
+        self.results = Results(self.folder, self.plan.names, sizes, self.axis)
+        self.clock = Clock(unit, total, progress.step, updates_per_step, bool(s.compile))
         self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
         try:
