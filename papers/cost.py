@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from papers.study import Study
 from rl_plasticity import AGENTS, OPTIMIZERS, TASKS, Batch, FaultyRun, Learner, make_regularizer
+from rl_plasticity.configs.written import nested
 from rl_plasticity.envs import make_env
 from rl_plasticity.networks import make_network
 from rl_plasticity.tasks import Data, sizes
@@ -96,7 +97,7 @@ class Rates:
             return self._of_script(study)
         total = seconds = 0.0
         for run in (run for of_method in study.runs(Path("nowhere")).values() for run in of_method):
-            settings = run.settings.saved
+            settings = nested(run.settings.flat)
             number = updates(settings)
             total += number
             seconds += number * self._kept(key(settings), partial(seconds_per_update, settings))

@@ -28,7 +28,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rl_plasticity import SettingsError
-from rl_plasticity.comparison import plotting, steps
+from rl_plasticity.comparison import plotting
 from rl_plasticity.comparison.groups import method_in_words
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.comparison.plotting import (
@@ -42,7 +42,7 @@ from rl_plasticity.comparison.plotting import (
     say_why_empty,
     some,
 )
-from rl_plasticity.comparison.summary import Estimate, mean
+from rl_plasticity.comparison.table import Estimate, at, mean, shared
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.names import Curve, short
 
@@ -295,13 +295,13 @@ def _curves(axes: Axes, panel: Panel, methods: Methods) -> None:
         curves = [(run, run.curves[panel.metric]) for run in runs if panel.metric in run.curves]
         if not curves:
             continue
-        common = steps.shared(panel.metric, [curve for _, curve in curves])
+        common = shared(panel.metric, [curve for _, curve in curves])
         before = int(curves[0][0].borders[panel.tasks_before - 1]) if panel.tasks_before else 0
         common = common[common >= before]
         if not len(common):
             continue
         common = some(common, 500)
-        values = np.array([steps.at(curve, common) for _, curve in curves])
+        values = np.array([at(curve, common) for _, curve in curves])
         x = _axis(common, before, curves[0][0], panel)
         _line(axes, x, values, _look(methods, label), "o" if len(common) < 20 else "")
     axes.set_xlabel(panel.x_label or panel.x or _unit(panel, methods))
@@ -361,10 +361,10 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
         for (value,) in _values(measured, [setting]):
             here = [run for run in measured if _values([run], [setting]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
-            common = steps.shared(panel.metric, curves)
+            common = shared(panel.metric, curves)
             if not len(common):  # curves draw no line then either
                 continue
-            means = [statistics.area_under_curve(common, steps.at(curve, common)) for curve in curves]
+            means = [statistics.area_under_curve(common, at(curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
 
 

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from rl_plasticity import SettingsError
 from rl_plasticity.comparison import plotting
 from rl_plasticity.comparison.loading import Run, read
-from rl_plasticity.comparison.summary import mean
+from rl_plasticity.comparison.table import mean
 from rl_plasticity.runs.folder import find
 
 EPISODES = 100

@@ -129,14 +129,12 @@ class Study:
         """
         from rl_plasticity.sweeps import sweep
 
-        taken: set[Path] = set()
         found: dict[str, list[Run]] = {}
         for label, arguments in self.arguments(given).items():
             try:
-                found[label] = sweep.runs(self.makes.kind, [*arguments, f"out={out}"], taken)
+                found[label] = sweep.runs(self.makes.kind, [*arguments, f"out={out}"])
             except SettingsError as error:
                 raise SettingsError(f"of {self.name}, {label}: {error}") from error
-            taken |= {run.folder for run in found[label]}
         return found
 
 

@@ -20,10 +20,13 @@ import numpy as np
 
 from rl_plasticity import SettingsError
 from rl_plasticity.comparison.groups import group
-from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.statistics import student_interval
+from rl_plasticity.runs import diagnosed
+from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.folder import find
+from rl_plasticity.runs.names import RunName
 
 VERDICTS = ("plastic", "losing", "lost", "something else", "not detectable")
 COLUMNS = ("method", "network", "data", "run", "verdict", "learned", "low", "high")
@@ -35,20 +38,26 @@ def lines(folder: Path) -> list[tuple[str, ...]]:
     Raises:
         SettingsError: a run cannot be read, or none below the folder was diagnosed.
     """
-    runs = [run for one in chain.from_iterable(find([folder])) for run in read(one) if run.diagnoses]
+    runs = [run for one in chain.from_iterable(find([folder])) for run in read(one) if _diagnoses(run)]
     if not runs:
         raise SettingsError(f"no run below {folder} was diagnosed; diagnose writes diagnosis.json")
     found = []
     for of_method in group(runs):
         for run in of_method.runs:
-            last = max(one.step for one in run.diagnoses)
-            for one in run.diagnoses:
+            diagnoses = _diagnoses(run)
+            last = max(one.step for one in diagnoses)
+            for one in diagnoses:
                 if one.step == last:
                     share = [f"{x:.4f}" for x in one.learned] if one.learned else [""] * 3
                     found.append(
                         (of_method.label, one.network, one.data, f"seed {run.seed}", one.report.verdict, *share)
                     )
     return found
+
+
+def _diagnoses(run: Run) -> list[Diagnosis]:
+    name = RunName((), run.seed).in_words
+    return [one for one in diagnosed.read(run.folder) if one.run == name]
 
 
 def table(path: Path, network: str, data: str) -> list[str]:

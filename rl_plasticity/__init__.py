@@ -5,14 +5,7 @@ numpy, and a command can be interrupted before it has imported anything.
 """
 
 import importlib
-import signal
-import sys
 from typing import TYPE_CHECKING
-
-if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    # For python -m rl_plasticity.NAME: until `command_line.main` runs, after all imports, Ctrl-C ends the process at
-    # once, whichever library is being imported.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if TYPE_CHECKING:
     from rl_plasticity.agents import AGENTS, SAC, Agent, Batch, ReplayBuffer

@@ -1,10 +1,5 @@
 """The commands, by name: ``python -m rl_plasticity``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import runpy
 import sys
 

@@ -12,7 +12,7 @@ import numpy as np
 from rl_plasticity import command_line
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run, read
-from rl_plasticity.comparison.summary import FEW, FEW_HINT, Comparison, Row, counted, shown, summarize
+from rl_plasticity.comparison.table import FEW, FEW_HINT, Comparison, Row, counted, shown, summarize
 from rl_plasticity.configs.commands import ONCE, Diagnose, Train, learned_for
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, refused
 from rl_plasticity.runs import branch, checkpoint, naming
@@ -101,7 +101,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
     common = [f"from={folder}", f"at={at}", f"total_env_steps={at + steps}", f"device={device}"]
     common.append(f"eval_every_env_steps={min(parent.eval_every_env_steps, max(1, steps // EVALUATIONS))}")
     resets = {n: [f"reset={n}", f"{ONCE}={updates + 1}", *own] for n, own in RESETS.items()}
-    regularizers = {name: [f"reg={name}"] for name in REGULARIZERS if name != parent.reg.choice}
+    regularizers = {name: [f"reg={name}"] for name in REGULARIZERS if name != parent.reg.name}
     remedies = resets | regularizers
     for name in d.branch_into:
         if name not in remedies:
@@ -123,8 +123,8 @@ def table(c: Comparison) -> list[str]:
     """Lines with each remedy's return and its difference from continuing unchanged, the highest first."""
     lines = [["remedy", "return", "difference from continuing unchanged [95 %]"]]
     for row in sorted(c.rows, key=lambda row: _order(row["mean"].value)):
-        gap = row.get("gap")
-        difference = "" if gap is None else shown(gap, c.fine(gap.value, *(gap.interval or ())))
+        gap = row.estimates.get("gap")
+        difference = "" if gap is None else shown(gap, "{:.3g}".format)
         lines.append([row.label, c.number(row["mean"].value), difference])
     return command_line.aligned(lines)
 
@@ -142,11 +142,11 @@ def verdict(c: Comparison) -> str:
         hint = f" {FEW_HINT}" if best.seeds < FEW else ""
         return f"The best remedy over these env steps: {says}.{hint}{lower}"
     text = f"No remedy is shown to raise the return by {seeds}: {says}."
-    joint = best.get("joint")
+    joint = best.estimates.get("joint")
     if joint and joint.interval:
         low, high = joint.interval
         half = (high - low) / 2
-        text += f" A difference of {c.fine(half)(half)} or more would have shown."
+        text += f" A difference of {half:.3g} or more would have shown."
     return text + lower
 
 
@@ -174,11 +174,12 @@ def _require_same(there: RunFolder, s: Train) -> None:
     with refused(f"read {there}"):
         if naming.is_free(there.path):
             return
-        known = str(there.settings.get("from")) if there.config.is_file() else ""
-    # The folders may have been moved together.
-    other = naming.difference(there, replace(s, from_=known))
-    if other != "":
-        raise SettingsError(f"{there} {other or 'is no branch of this run'}: choose another out=, or move it away")
+    if not there.config.is_file():
+        raise SettingsError(f"{there} is no branch of this run: choose another out=, or move it away")
+    saved = saved_settings(Train, there)
+    now, then = (naming.identity(replace(one, from_=None)) for one in (s, saved))
+    if other := [f"{n}={then.get(n)}, not {now[n]}" for n in now if now[n] != then.get(n)]:
+        raise SettingsError(f"{there} holds a run with {other[0]}: choose another out=, or move it away")
 
 
 def _make(place: Path, arguments: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ Slow imports are inside the functions that need them, so that `status` starts at
 
 import io
 import itertools
+import os
 import shutil
 import signal
 import sys
@@ -12,12 +13,10 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_plasticity import terminal
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, shown
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
@@ -33,8 +32,7 @@ HELP = {"-h", "--help"}
 def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequence[str]], int | None]) -> None:
     """Run the command `name` on the process's arguments.
 
-    The exit status is the result of `act`. None means 0 for a command whose work is what it prints. Bad input is 2 and
-    a fault is 1, each with one line. Ctrl-C is 130.
+    The exit status is the result of `act`, or 0. Bad input is 2 and a fault is 1, each with one line. Ctrl-C is 130.
 
     Args:
         help_: makes the text of ``--help`` from the other arguments.
@@ -45,28 +43,23 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # for an ASCII terminal, or a name that is not UTF-8
-    before = signal.getsignal(signal.SIGINT)
-    if before == signal.SIG_DFL:  # it is from the import of the package
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if others != arguments:
             print(help_(others))
-            terminal.require_printed()
             return
         with warnings.catch_warnings():
             warnings.showwarning = _one_line(name, warnings.showwarning)
             status = act(arguments)
-        if status is None:
-            terminal.require_printed()
+        sys.stdout.flush()
     except SettingsError as error:
         sys.exit(complain(name, error, 2))
+    except BrokenPipeError:  # ... | head -1
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
     except (FaultyRun, OSError) as error:
         sys.exit(complain(name, error, 1))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    finally:
-        if before == signal.SIG_DFL:  # nothing is left to tidy up
-            signal.signal(signal.SIGINT, before)
     if status:
         sys.exit(status)
 
@@ -165,20 +158,6 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
     return places, options
 
 
-def at_once(name: str) -> None:
-    """Print the help of a command that needs torch, or refuse its arguments, before torch is imported.
-
-    The command's module calls this first when it runs as the command. If this returns, the command goes on and checks
-    its arguments by the constructors themselves.
-    """
-    from rl_plasticity.configs import commands
-
-    kind = getattr(commands, name.capitalize())
-    main(name, partial(help_of, kind), partial(_complain_at_once, kind))
-    if HELP & {*sys.argv[1:]}:
-        sys.exit()
-
-
 def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     """The text of ``--help``: the usage, and the settings, with those of plugs that the arguments name."""
     from rl_plasticity.configs import commands, schema
@@ -198,27 +177,6 @@ def _usage(kind: type[Any]) -> str:
 
     run = "" if kind in commands.DEFAULT_PRESET else "RUN "
     return f"python -m rl_plasticity.{commands.called(kind)} {run}[name=value ...]"
-
-
-def _complain_at_once(kind: type[Any], arguments: Sequence[str]) -> int:
-    """Raises SettingsError as the command itself would."""
-    from rl_plasticity.configs import commands, schema, written
-
-    if kind not in commands.DEFAULT_PRESET:
-        looked_at(kind, arguments)
-    elif not written.FLAGS & {*arguments}:
-        written.require_one_run(arguments)
-        given = written.by_name(arguments)
-        if given.get("from") is not None:  # its settings are those of another run, which only the command reads
-            return 0
-        settings = schema.load(kind, arguments)
-        if kind is commands.Train and settings.resume is None:
-            from rl_plasticity.envs.control import check_name
-
-            with suppress(ImportError):  # no simulator: the command says so
-                for env in (settings.env.name, *settings.env.sequence):
-                    check_name(env)
-    return 0
 
 
 def train(command: "Command[Any, Any]") -> None:

@@ -1,18 +1,8 @@
 """Find out whether a run's networks still learn as fresh ones do: ``python -m rl_plasticity.diagnose RUN``."""
 
-import sys
-
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-    from rl_plasticity import command_line
-
-    if ":" not in "".join(sys.argv[1:2]):  # a function that makes a network, see `of_files`
-        command_line.at_once("diagnose")
-
 import importlib
 import json
+import sys
 import types
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -36,7 +26,7 @@ from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
-from rl_plasticity.runs.files import require_new, write_atomically, write_text
+from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
@@ -93,7 +83,6 @@ def look(folder: RunFolder, d: Diagnose) -> int:
         raise SettingsError("branch_env_steps= and branch_into= need branch=true")
     if d.out is not None:
         require_new(Path(d.out), ".json")
-        require_new(Path(d.out).with_suffix(".png"), ".png")
     if not folder.is_run():
         saved_settings(Train, folder)  # raises, and names what there is
     source_of: Callable[[RunFolder, str, int], Source] = OfTasks if folder.kind == "supervised" else OfAgents
@@ -121,7 +110,8 @@ def look(folder: RunFolder, d: Diagnose) -> int:
     for f in (f for f in last if f.report.verdict != "plastic"):
         print(f"\n{f.run}, {f.network}, {f.data}, step {f.step}\n{f.report}")
     if d.out is not None:
-        _write(Path(d.out), found, folder)
+        write_text(Path(d.out), json.dumps([f.row for f in found], indent=1))
+        print(f"wrote {d.out}")
     return _status([f.report for f in last])
 
 
@@ -185,15 +175,6 @@ def _announced(items: Sequence[Item], missing: Sequence[Item], kept: Kept, d: Di
     text = f"{len(missing)} to try: {' and '.join(networks)} at {at}, on {' and '.join(data)}"
     text += f"; {known} more are known" if known else ""
     return text if d.out else f"{text}; kept in {file}"
-
-
-def _write(out: Path, found: Sequence[Diagnosis], folder: RunFolder) -> None:
-    write_text(out, json.dumps([f.row for f in found], indent=1))
-    from rl_plasticity.comparison.trainability import draw
-
-    figure = draw(found, folder)
-    write_atomically(out.with_suffix(".png"), lambda file: figure.savefig(file, format="png", dpi=200))
-    print(f"wrote {out} and {out.with_suffix('.png')}")
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------

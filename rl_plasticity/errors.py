@@ -86,9 +86,8 @@ def _ends(text: str, most: int) -> str:
 def closest(name: object, valid: Iterable[str]) -> str | None:
     """The one of `valid` that a misspelt `name` most likely means; None if none is close."""
     valid = list(valid)
-    close = difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
-    if not close:  # the last part may be right and the group forgotten
-        close = [v for v in valid if v.rpartition(".")[2] == str(name).rpartition(".")[2]]
+    close = [v for v in valid if v.rpartition(".")[2] == str(name)]  # the group was forgotten
+    close = close or difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
     return close[0] if close else None
 
 

@@ -1,13 +1,5 @@
 """Returns of a trained policy: ``python -m rl_plasticity.evaluate RUN``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-    from rl_plasticity import command_line
-
-    command_line.at_once("evaluate")
-
 import math
 from pathlib import Path
 

@@ -1,10 +1,5 @@
 """Show the progress of runs: ``python -m rl_plasticity.status results``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import math
 import shlex
 import sys
@@ -12,14 +7,13 @@ import textwrap
 import time
 from collections.abc import Sequence
 
-from rl_plasticity import command_line, plugins, terminal
+from rl_plasticity import command_line, plugins
 from rl_plasticity.command_line import aligned, columns
-from rl_plasticity.errors import SettingsError, nearest, printable, shown
-from rl_plasticity.paths import exists
+from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs.folder import find
 from rl_plasticity.runs.state import STATES, Status, cells_of, counted, read
 
-HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS] [--serve | serve=PORT]
+HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
 
 Prints a line for each run in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. How far it
 is (of all env steps or epochs), its updates a second, when it will end (local time, and how long that is), and its last
@@ -34,60 +28,38 @@ one folder, that stands at the top.
   damaged   its files cannot be read; the line says why
 
   every=SECONDS      print it again and again, until Ctrl-C
-  --serve            show it as a page in a browser of this machine, with the curves so far and the comparison as it
-                     stands, refreshed every 5 seconds (or every=SECONDS), until Ctrl-C; serve=PORT chooses the port
-                     (default: 6007)
 """
 
-PORT = 6007
 YEAR = 365 * 24 * 3600
 
 
 def command(arguments: Sequence[str]) -> None:
     """Print the table, repeatedly if asked to."""
-    places, every, port = parse(arguments)
-    if port is not None:
-        from rl_plasticity.live import serve  # it needs matplotlib, and reads and draws whole runs
-
-        serve(places, port, every or 5.0)
-        return
+    places, every = parse(arguments)
     while True:
         named, below = find(places)
         lines = table([read(folder) for folder in [*named, *below]], time.time())
         clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
         print(clear + "\n".join(lines), flush=True)
-        if every is None or not terminal.listens():
+        if every is None:
             return
         time.sleep(every)
 
 
-def parse(arguments: Sequence[str]) -> tuple[list[str], float | None, int | None]:
-    """Read the places of the runs, the seconds between two tables, and the port of the page.
+def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
+    """Read the places of the runs, and the seconds between two tables.
 
     Raises:
         SettingsError: an option that is unknown or cannot be read, or no place.
     """
-    given = [a for a in arguments if a != "--serve"]
-    if len(given) < len(arguments) and not any(a.startswith("serve=") for a in given):
-        given.append(f"serve={PORT}")
-    if wrong := [a for a in given if a.startswith("-") and not exists(a)]:
-        raise SettingsError(f"unknown option {shown(wrong[0])}{nearest(wrong[0], ['--serve', '--help'])}")
-    places, options = command_line.places_and_options(given, ["every", "serve"])
-    every, port = None, None
-    if "every" in options:
-        try:
-            every = float(options["every"])
-        except ValueError:
-            every = math.nan
-        if not 0 < every <= YEAR:
-            raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
-    if "serve" in options:
-        if not (options["serve"].isdecimal() and len(options["serve"]) < 6 and int(options["serve"]) < 2**16):
-            raise SettingsError(
-                f"serve must be a port, 0 to 65535 (0: any that is free), got {shown(options['serve'])}"
-            )
-        port = int(options["serve"])
-    return places, every, port
+    places, options = command_line.places_and_options(arguments, ["every"])
+    try:
+        every = float(options["every"]) if "every" in options else None
+    except ValueError:
+        every = math.nan
+    if every is not None and not 0 < every <= YEAR:
+        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
+    return places, every
 
 
 def table(statuses: Sequence[Status], now: float) -> list[str]:

@@ -1,13 +1,5 @@
 """Train on a continual supervised problem: ``python -m rl_plasticity.supervised task=random_labels reg=swr``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-    from rl_plasticity import command_line
-
-    command_line.at_once("supervised")
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +16,6 @@ from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
-from rl_plasticity.runs import memory
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan, say_what_never_comes
@@ -34,7 +25,6 @@ from rl_plasticity.structure.layer import runs_of
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
 from rl_plasticity.training.diagnosing import Diagnosing, require_enough
 from rl_plasticity.training.epochs import (
-    GATHERED,
     EpochCounts,
     EpochUpdates,
     LearnerProbing,
@@ -100,7 +90,6 @@ def build(s: Supervised, plan: Plan) -> Parts:
     sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks, **s.task.settings)
     if s.at is not None and s.at >= (total := sequence.num_tasks * s.epochs_per_task):
         raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
-    memory.require(len(plan.seeds), of_each_run(s, data), s.device)
     learner = make_learner(s, plan, data, sequence)
     if s.diagnose_every_updates or plan.interventions:
         images, _ = first_images(sequence.task(0), data, PROBE_SIZE, learner.runs)
@@ -108,7 +97,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
             require_enough({"net": learner}, {"net": (images,)})
         require_applicable(learner, plan.interventions, {"net": (images,)})
     updates, tasks = expected_updates(s, sequence), sequence.num_tasks
-    say_what_never_comes(s, plan, {"net": learner.regularizer}, updates, tasks)
+    say_what_never_comes(plan, updates, tasks)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [updates_after(s, sequence, epoch) for epoch in sequence.decay_at_epochs]
@@ -137,14 +126,6 @@ def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) 
 def make_trained(parts: Parts, s: Supervised, plan: Plan) -> Learner:
     """A learner like that of the parts, with other settings or runs."""
     return make_learner(s, plan, parts.data, parts.sequence)
-
-
-def of_each_run(s: Supervised, data: Data) -> dict[str, float]:
-    """The least number of bytes of one run by purpose; see `memory.require`."""
-    batch_size, number = min(s.batch_size, len(data.train_y)), math.prod(data.shape)
-    at_once = max(batch_size, GATHERED // number)
-    batches = {f"batches, batch_size={batch_size}": 4.0 * at_once * (number + 2)}
-    return batches | memory.of_layers("net", s.net.settings, batch_size)
 
 
 def updates_after(s: Supervised, sequence: TaskSequence, epochs: int) -> int:

@@ -1,17 +1,7 @@
 """Train an agent on a control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-    from rl_plasticity import command_line
-
-    command_line.at_once("train")
-
-import math
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,16 +14,13 @@ from rl_plasticity.configs.commands import Train, planned_updates, restart_every
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
-from rl_plasticity.runs import memory
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan, say_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import derive
-from rl_plasticity.step import Spaces
 from rl_plasticity.training.acting import (
-    PRIMED_AT_ONCE,
     AgentProbing,
     AgentUpdates,
     EnvStepCounts,
@@ -106,10 +93,6 @@ def build(s: Train, plan: Plan) -> Parts:
     """
     _require_consistent(s)  # before anything is made
     eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
-    with ExitStack() as otherwise:
-        otherwise.callback(eval_envs.close)
-        memory.require(len(plan.seeds), of_each_run(s, eval_envs.spaces), s.device)
-        otherwise.pop_all()
     if len(plan.seeds) > 1:
         eval_envs.close()
         eval_envs = make_evaluation_envs(s, plan.seeds)
@@ -128,8 +111,7 @@ def build(s: Train, plan: Plan) -> Parts:
         print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
     if tasks == 1 and s.on_change != "keep":
         print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
-    regularizers = {name: learner.regularizer for name, learner in agent.learners.items()}
-    say_what_never_comes(s, plan, regularizers, planned_updates(s), tasks)
+    say_what_never_comes(plan, planned_updates(s), tasks)
     return Parts(agent, eval_envs, buffer)
 
 
@@ -175,22 +157,6 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     except FaultyRun as error:
         raise ValueError(f"{s.env.name}: {error}") from error
     return envs
-
-
-def of_each_run(s: Train, spaces: Spaces) -> dict[str, float]:
-    """The least number of bytes of one run by purpose; see `memory.require`."""
-    obs_dim, act_dim = spaces.obs_dim, spaces.act_dim
-    stored = obs_dim * (1 if spaces.levels else 4) + 4 * (act_dim + 2)  # of a transition
-    capacity = min(s.buffer_size, s.total_env_steps)
-    full = "buffer_size" if s.buffer_size <= s.total_env_steps else "total_env_steps"
-    updates = max(math.ceil(s.replay_ratio), min(PRIMED_AT_ONCE, s.prime_updates))
-    at_once = updates * s.batch_size if planned_updates(s) else 0  # drawn together
-    batches = f"batches, batch_size={s.batch_size} replay_ratio={s.replay_ratio:g}"
-    return {
-        f"the replay buffer, {full}={capacity}": float(capacity + 1) * stored,
-        batches: 4.0 * at_once * (2 * obs_dim + 3 * act_dim + 4),  # transitions, their numbers, noise
-        **memory.of_layers("agent", s.agent.settings, s.batch_size),
-    }
 
 
 def length(s: Train, _: Parts) -> tuple[float, str]:

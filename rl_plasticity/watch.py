@@ -1,15 +1,6 @@
 """A trained policy as a video: ``python -m rl_plasticity.watch RUN``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-    from rl_plasticity import command_line
-
-    command_line.at_once("watch")
-
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any
 
+import imageio_ffmpeg
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -24,7 +16,7 @@ from tqdm import tqdm
 from rl_plasticity import command_line
 from rl_plasticity.configs.commands import Watch
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import FaultyRun, SettingsError, nearest
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.files import require_new, write_atomically
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained
@@ -41,7 +33,6 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     Returns:
         The video's path.
     """
-    program = ffmpeg()
     trained = Trained.of(folder, w.device, w.checkpoint)
     run = trained.one_run(w.seed, w.run)
     name = trained.plan.names[run]
@@ -60,7 +51,7 @@ def watch(folder: RunFolder, w: Watch) -> Path:
         nonlocal returns
         with (
             tqdm(total=total, unit=" pictures", mininterval=1) as bar,
-            encoder(program, file.name, first.shape, fps) as add,
+            encoder(file.name, first.shape, fps) as add,
         ):
 
             def before_step() -> None:
@@ -96,7 +87,10 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
         view = {"render_kwargs": view}
     try:
         envs = trained.envs([run], w.evaluation_seed, render={"render_mode": "rgb_array"} | view)
-        check_camera(envs, w)
+        for env in envs.vector.get_attr("tasks")[0]:  # let a MuJoCo model draw pictures larger than its own
+            if vis := getattr(getattr(getattr(env, "physics", env), "model", None), "vis", None):
+                vis.global_.offwidth = max(vis.global_.offwidth, w.width or 0)
+                vis.global_.offheight = max(vis.global_.offheight, w.height or 0)
         envs.reset()
         picture(envs)
     except SettingsError:
@@ -109,25 +103,6 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
             reason += f" (MUJOCO_GL={os.environ.get('MUJOCO_GL')}; egl needs the library libEGL)"
         raise SettingsError(reason) from error
     return envs
-
-
-def check_camera(envs: Envs, w: Watch) -> None:
-    """Let each task's MuJoCo model draw pictures of the given size, and check that it has the camera.
-
-    Raises:
-        SettingsError: it lacks the camera. Some versions of MuJoCo would end the process.
-    """
-    for env in envs.vector.get_attr("tasks")[0]:
-        model: Any = env.physics.model.ptr if hasattr(env, "physics") else getattr(env, "model", None)
-        if not hasattr(model, "ncam"):
-            continue
-        model.vis.global_.offwidth = max(model.vis.global_.offwidth, w.width or 0)
-        model.vis.global_.offheight = max(model.vis.global_.offheight, w.height or 0)
-        names = [model.camera(i).name for i in range(model.ncam)]
-        if isinstance(w.camera, str) and w.camera not in names:
-            raise SettingsError(f"unknown camera {w.camera!r}{nearest(w.camera, names)}")
-        if isinstance(w.camera, int) and not -1 <= w.camera < model.ncam:
-            raise SettingsError(f"camera={w.camera}, but there are {model.ncam} ({', '.join(names)}); -1 is a free one")
 
 
 def picture(envs: Envs) -> Picture:
@@ -151,42 +126,17 @@ def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
     return (Fraction(rate) / repeat).limit_denominator(1000)
 
 
-def ffmpeg() -> str:
-    """The path of ffmpeg.
-
-    Raises:
-        SettingsError: ffmpeg is not installed.
-    """
-    try:
-        import imageio_ffmpeg
-
-        return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except (ImportError, RuntimeError) as error:
-        raise SettingsError('videos need ffmpeg: pip install "rl_plasticity[video]"') from error
-
-
 @contextmanager
-def encoder(program: str, path: str, shape: tuple[int, ...], fps: Fraction) -> Iterator[Callable[[Picture], Any]]:
-    """A function that adds a picture ``[height, width, 3]`` to an H.264 video, which is complete after the context.
-
-    Raises:
-        FaultyRun: ffmpeg failed.
-    """
-    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}", "-r", str(fps), "-i", "-"]
-    # Every player can show colors at half resolution, which need even sides. With the index first, playing starts
-    # before the whole file is there.
-    video = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-c:v", "libx264", "-crf", "18", "-pix_fmt", "yuv420p"]
-    command = [program, "-v", "error", "-y", *source, *video, "-movflags", "+faststart", "-f", "mp4", path]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        write, broken = process.stdin.write, False
-        try:
-            yield lambda picture: write(np.ascontiguousarray(picture).data)
-        except BrokenPipeError:
-            broken = True
-        output = process.communicate()[1].decode(errors="replace")
-    if broken or process.returncode:
-        raise FaultyRun(f"ffmpeg failed: {output}")
+def encoder(path: str, shape: tuple[int, ...], fps: Fraction) -> Iterator[Callable[[Picture], Any]]:
+    """A function that adds a picture ``[height, width, 3]`` to an H.264 video, which is complete after the context."""
+    writer = imageio_ffmpeg.write_frames(
+        path, shape[1::-1], fps=float(fps), macro_block_size=2, output_params=["-f", "mp4"]
+    )
+    writer.send(None)
+    try:
+        yield lambda picture: writer.send(np.ascontiguousarray(picture))
+    finally:
+        writer.close()
 
 
 if __name__ == "__main__":

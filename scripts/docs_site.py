@@ -52,7 +52,7 @@ ALSO: dict[str, tuple[str, ...]] = {
     "integrations.stable_baselines3": ("Regularize",),
     "integrations.torchrl": (),
     "integrations.transformers": (),
-    "comparison.summary": ("Comparison", "Estimate"),
+    "comparison.table": ("Comparison", "Estimate"),
     "configs.commands": ("Train", "Supervised", "Evaluate", "Watch"),
     "runs.command": ("CALLBACKS",),
     "runs.folder": ("RunFolder", "find"),

@@ -206,7 +206,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
         (["episodes=3"], ["episodes=3", "python -m rl_plasticity.evaluate RUN"]),
         (["empty"], ["empty/config.yaml"]),
         (["."], [". is no run's folder", "damaged, notfinite"]),  # but holds some
-        (["supervised"], ["rl_plasticity.train", "rl_plasticity.supervised"]),
+        (["supervised"], ["rl_plasticity.train"]),
         (["widened"], ["config.yaml"]),
         (["damaged"], ["step_000000060.pt"]),
         (["notfinite"], ["env step 60"]),

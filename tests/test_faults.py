@@ -2,15 +2,11 @@
 
 import contextlib
 import errno
-import hashlib
-import io
 import itertools
 import os
-import platform
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -21,7 +17,6 @@ import folders
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from conftest import StopAfter, files, once, refused
 from folders import resume, run
 from hypothesis import HealthCheck, given, settings
@@ -34,7 +29,7 @@ from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.checkpoint import load
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.lock import Lock, is_held
+from rl_plasticity.runs.lock import is_held
 
 PENDULUM = once([*folders.PENDULUM, "checkpoint_every_env_steps=20", "log_every_updates=5"])
 DIGITS = ["data.train_size=100", "net.widths=[8]", "epochs_per_task=2", "num_tasks=2", "device=cpu", "threads=1"]
@@ -236,21 +231,6 @@ def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_kil
     assert "BlockingIOError" in done.stderr
 
 
-def test_a_lock_that_another_host_did_not_release_is_taken_and_that_host_is_named(tmp_path, capsys):
-    folder = RunFolder(tmp_path)
-    for owner, said in (
-        ("process 7 on b\n", ["process 7 on b", str(tmp_path)]),
-        (f"process 7 on {platform.node()}\n", []),  # whose locks are seen
-        ("", []),
-    ):
-        folder.lock.write_text(owner)
-        with Lock(folder):
-            assert folder.lock.read_text() == f"process {os.getpid()} on {platform.node()}\n"
-        assert folder.lock.read_text() == ""
-        err = capsys.readouterr().err
-        assert (err.count("\n"), [name for name in said if name not in err]) == (bool(said), [])
-
-
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
@@ -262,20 +242,6 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, 
     folder.mkdir()
     (folder / ".lock").touch()  # killed before the settings were written
     assert run(PENDULUM, folder, StopAfter(0)) == folder
-
-
-def test_ctrl_c_while_the_package_is_imported_ends_without_a_traceback(tmp_path):
-    (tmp_path / "torch.py").write_text("import time; print('importing', flush=True); time.sleep(10_000)")
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "rl_plasticity.train", *PENDULUM, f"out={tmp_path / 'run'}"]
-    subprocess.run([*command[:3], "--help"], check=True, stdout=subprocess.DEVNULL)  # keeps what settings there are
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=here) as process:
-        assert process.stdout.readline() == b"importing\n"
-        process.send_signal(signal.SIGINT)
-        output = process.communicate()
-    assert process.returncode == -signal.SIGINT  # 130 for a shell
-    assert output == (b"", b"")
-    assert [path.name for path in tmp_path.iterdir()] == ["torch.py"]
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------
@@ -299,77 +265,12 @@ def test_checkpoints_deleted_while_the_run_writes_are_all_written_again(main, wh
     assert load(folder / "checkpoints")["at"] == 60
 
 
-def test_damage_to_rows_that_both_checkpoints_need_is_counted_and_the_run_goes_on_without_them(tmp_path, capsys):
-    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
-    (folder / "checkpoints" / "rows_000000020_000000040.pt").write_bytes(b"junk")
-    said = "without 40 of the 45 transitions of each run's replay buffer"
-    with pytest.raises(SettingsError, match=f"{said}.*allow_lost_rows=true"):
-        train.command.prepare([f"resume={folder}"])
-    before = (folder / "metrics.csv").read_bytes()
-    session, parts = train.command.prepare([f"resume={folder}", "allow_lost_rows=true"])
-    assert f"step 45 {said}" in capsys.readouterr().err
-    session.stop = StopAfter(5)
-    train.command.execute(session, parts)
-    assert (parts.buffer.size, parts.buffer.added) == (10, 50)
-    assert (folder / "metrics.csv").read_bytes().startswith(before)
-    resume(folder)  # nothing is missing any more
-    assert load(folder / "checkpoints")["buffer"]["size"] == 20
-
-
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     config = folder / "config.yaml"
     config.write_text(config.read_text().replace("tau: 0.005", "tau: 0.01").replace("batch_size: 16", "batch_size: 17"))
     names = ["agent.tau is 0.01, was 0.005", "batch_size is 17, was 16"]
     refused(lambda: train.command.prepare([f"resume={folder}"]), *names)
-
-
-def rewritten(folder, change):
-    """The run's folder with its newest checkpoint as `change` makes it, its checksum right; the older ones gone."""
-    *older, newest = sorted((folder / "checkpoints").glob("step_*.pt"))
-    for path in older:
-        path.unlink()
-    state = torch.load(io.BytesIO(newest.read_bytes()[:-32]), weights_only=True)
-    changed = change(state)
-    content = io.BytesIO()
-    torch.save(state if changed is None else changed, content)
-    newest.write_bytes(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("change", "status", "said"),
-    [
-        (lambda state: [1, 2], 2, "checkpoints"),
-        (lambda state: state.update(at="x"), 2, "checkpoints"),
-        (lambda state: state.update(chunks=[[0.5, 1]]), 2, "checkpoints"),
-        (lambda state: state.pop("sizes") and None, 2, "checkpoints"),
-        (lambda state: state["sizes"].update({"timing.csv": "x"}), 2, "checkpoints"),
-        (lambda state: state["sizes"].update({"timing.csv": 2**70}), 2, "checkpoints"),
-        (lambda state: state.pop("chunks") and None, 2, "checkpoints"),
-        (lambda state: state.update(settings=3), 2, "checkpoints"),
-        (lambda state: state["settings"].update(seed=torch.zeros(0)), 2, "checkpoints"),
-        (lambda state: state.pop("agent") and None, 1, "KeyError: 'agent'"),
-        (lambda state: state.update(agent=7), 1, "TypeError"),
-        (lambda state: state.update(envs={}), 1, "checkpoints"),
-        (lambda state: state["progress"].update(step="x"), 1, "checkpoints"),
-        (lambda state: state["progress"].pop("updates") and None, 1, "checkpoints"),
-        (lambda state: state["progress"].update(episode_return=torch.ones(1).bool()), 1, "checkpoints"),
-        (lambda state: state["progress"].update(episode_return=torch.zeros(7).double()), 1, "checkpoints"),
-        (lambda state: state["buffer"].update(newest_obs=torch.zeros(9, 9)), 1, "replay buffer"),
-    ],
-)
-def test_a_checkpoint_that_is_whole_and_not_of_this_run_ends_with_one_line_and_no_number_changed(
-    change, status, said, whole, main, tmp_path
-):
-    folder = rewritten(shutil.copytree(whole, tmp_path / "run"), change)
-    before = files(folder)
-    found, line = main(f"resume={folder}")
-    assert (found, said in line) == (status, True), line
-    after = files(folder)
-    kept = [*before] if status == 2 else [folder / n for n in ("metrics.csv", "timing.csv", "config.yaml")]
-    assert [path for path in kept if after[path] != before[path]] == []
-    assert (folder / "provenance.json").read_bytes() == (whole / "provenance.json").read_bytes()
 
 
 @pytest.mark.parametrize("text", ["{", '{"starts": {}}', "[]", "\0"])

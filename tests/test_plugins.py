@@ -1,14 +1,13 @@
 """Plugs: what a module adds by name is as good as built in, and no file can make one load."""
 
 import copy
-import hashlib
 import json
 import sys
 
 import pytest
 import torch
 from conftest import StopAfter, assert_equal_states, once, refused
-from folders import EXAMPLES, PENDULUM, launch_here, resume, rows, run, run_supervised, without_what_plugs_add
+from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
 
 from rl_plasticity import command_line, load_agent, plugins, supervised, train
 from rl_plasticity.agents import AGENTS, SAC, Batch
@@ -23,7 +22,6 @@ from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.seeding import derive
-from rl_plasticity.sweeps.launchers import Basic
 from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
 
 TD3 = ["plugins=[td3]", "agent=td3", *PENDULUM]
@@ -229,11 +227,9 @@ def test_bad_input_for_a_plug_is_named_with_what_was_expected(wrong, names):
 
 def test_help_and_patterns_have_what_the_plugs_named_beside_them_add(monkeypatch, capsys):
     assert "nuclear_norm" not in main(monkeypatch, capsys, "--help")[1]
-    status, text, _ = main(monkeypatch, capsys, "plugins=[nuclear_norm]", "--help", "all")
+    status, text, _ = main(monkeypatch, capsys, "plugins=[nuclear_norm]", "--help", "reg=nuclear_norm")
     assert (status, ", nuclear_norm" in text, "reg.head=true" in text) == (0, True, True)
-    assert "td3" in main(monkeypatch, capsys, "--help", "agent", "plugins=[td3]")[1]
-    status, _, errors = main(monkeypatch, capsys, "-m", "plugins=[nuclear_norm]", "reg=glob(nucl*)", "seed=0,0")
-    assert (status, "reg=nuclear_norm" in errors) == (2, True)
+    assert "td3" in main(monkeypatch, capsys, "--help", "plugins=[td3]")[1]
 
 
 # --- everything else --------------------------------------------------------------------------------------------------
@@ -341,7 +337,6 @@ def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_
     assert agent.actor.net.trunk[0].weight.shape[1:] == (3, 3)
     assert RunFolder(whole).settings["agent"]["width"] == 3
     assert "hidden" not in RunFolder(whole).settings["agent"]
-    assert list(RunFolder(whole).plugin_sources) == ["mine"]  # a run uses the plug that its network is of
     refused(lambda: train.command.prepare([*own[:-1], "agent.width=0"]), "agent.width", "from 1 up", "got 0")
 
 
@@ -446,23 +441,6 @@ def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module
     assert "episodes a run: 1" in capsys.readouterr().out
 
 
-def test_the_digest_of_a_plug_is_of_all_its_files_as_they_were_imported(tmp_path, monkeypatch, module, forget):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "__init__.py").write_text("")
-
-    def digest(text, forgotten):
-        (tmp_path / "mine" / "part.py").write_text(text)
-        if forgotten:
-            forget()
-        plugins.load(["mine"])
-        return plugins.sources()["mine"]
-
-    first, same = digest("x = 1\n", True), digest("x = 2\n", False)  # this process has the code that it imported
-    changed, again = digest("x = 2\n", True), digest("x = 1\n", True)
-    assert first == same == again != changed
-
-
 PULL = """
 from rl_plasticity import REGULARIZERS, Regularizer
 class Pull(Regularizer):
@@ -473,38 +451,6 @@ class Pull(Regularizer):
 REGULARIZERS["pull"] = Pull
 """
 PLUGGED = ["plugins=[mine]", *DIGITS]
-
-
-def test_a_folder_keeps_the_code_of_its_plugs_and_a_digest_that_sha256sum_prints(tmp_path, module, forget):
-    for text, seed in ((PULL, 0), (f"{PULL}# other\n", 1)):
-        module(text)
-        folder = run_supervised([*PLUGGED, "reg=pull", f"seed={seed}"], tmp_path / f"run{seed}")
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        assert RunFolder(folder).starts[-1]["plugin_sources"] == {"mine": digest}
-        assert (folder / "plugins" / f"mine-{digest[:8]}" / "mine.py").read_text() == text
-        forget()
-
-
-def test_a_sweep_is_refused_where_the_code_that_its_results_used_changed(tmp_path, module, forget, monkeypatch, capsys):
-    monkeypatch.setattr(Basic, "launch", launch_here)
-    arguments = [*PLUGGED, f"out={tmp_path / 'here'}", "-m"]
-    for text, status, told in ((PULL, 0, "2 succeeded"), (f"{PULL}# other\n", 2, " mine")):
-        module(text)
-        got, *said = main(monkeypatch, capsys, *arguments, "reg=none,pull", of=supervised.command)
-        assert (got, told in "".join(said)) == (status, True)
-        forget()
-    got, *said = main(monkeypatch, capsys, *arguments, "reg=none", of=supervised.command)  # uses nothing of it
-    assert (got, "1 skipped" in "".join(said)) == (0, True)
-
-
-def test_resuming_with_other_code_of_a_plug_says_so(tmp_path, module, forget, capsys):
-    module(PULL)
-    folder = run_supervised([*PLUGGED, "reg=pull"], tmp_path / "run", StopAfter(1))
-    module(f"{PULL}# other\n")
-    forget()
-    capsys.readouterr()
-    supervised.command.prepare([f"resume={folder}", "plugins=[mine]"])
-    assert " mine " in capsys.readouterr().err
 
 
 def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):

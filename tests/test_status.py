@@ -10,7 +10,7 @@ from folders import curve, write_run
 from rl_plasticity import command_line, status
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
-from rl_plasticity.runs.lock import Lock
+from rl_plasticity.runs.lock import locked
 from rl_plasticity.runs.state import SILENT
 from rl_plasticity.status import HELP, STATES, Status, command, parse, table
 
@@ -36,7 +36,7 @@ def said(folder, *events, host="elsewhere"):
 
 @contextmanager
 def at_work(folder):
-    with Lock(RunFolder(folder)), Journal(RunFolder(folder)):
+    with locked(RunFolder(folder)), Journal(RunFolder(folder)):
         yield
 
 

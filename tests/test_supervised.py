@@ -202,7 +202,7 @@ def test_a_learning_rate_that_decays_at_epochs_does_so(tmp_path):
 
 def test_every_regularizer_trains_side_by_side_as_alone(tmp_path):
     few = ["epochs_per_task=1", "num_tasks=1", "net.layer_norm=true", "measure_every_updates=0", "threads=1"]
-    together = run_supervised([*SMALL, *few, "reg=[all]"], tmp_path / "all")
+    together = run_supervised([*SMALL, *few, f"reg=[{','.join(REGULARIZERS)}]"], tmp_path / "all")
     losses = {r["run"]: float(r["value"]) for r in rows(together, "eval/train_loss")}
     assert len(losses) == len(REGULARIZERS)
     for name in ("parseval", "hypersphere", "wrs"):
@@ -227,13 +227,11 @@ def test_an_epoch_has_as_many_updates_as_its_own_task_has_batches():
     assert found == [0, sizes[0], 2 * sizes[0], 2 * sizes[0] + sizes[1], 2 * sum(sizes), 2 * sizes[0] + 8 * sizes[1]]
 
 
-def test_a_window_that_ends_before_it_begins_is_refused_and_one_that_never_begins_is_said(tmp_path, capsys):
+def test_a_window_that_ends_before_it_begins_is_refused(tmp_path):
     out = f"out={tmp_path / 'run'}"
     given = [*SMALL, out, "reg=l2", "reg.from_epoch=3", "reg.until_epoch=2"]
     refused(lambda: command.prepare(given), "until_epoch", "from_epoch=3", "got 2")
     assert not (tmp_path / "run").exists()
-    run_supervised([*SMALL, "epochs_per_task=1", "reg=l2", "reg.from_epoch=2"], tmp_path / "run")
-    assert "reg.from_epoch=2" in capsys.readouterr().err
 
 
 def test_a_full_reset_when_all_images_come_is_training_on_all_of_them_from_scratch(tmp_path, monkeypatch):

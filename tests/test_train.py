@@ -34,8 +34,8 @@ MEASURED += ["gradient_condition", "gradient_rank", "gradient_dormant", "represe
 @pytest.mark.filterwarnings("ignore:.*leaves alone", "ignore:swr keeps")  # with room for an injection
 def test_every_regularizer_runs_with_every_reset(tmp_path):
     given = [
-        "reg=[all]",
-        "reset=[none,all]",
+        f"reg=[{','.join(REGULARIZERS)}]",
+        f"reset=[none,{','.join(INTERVENTIONS)}]",
         "agent.injected_layers=2",
         *(f"reset.{reset}.every_updates=15" for reset in INTERVENTIONS),
     ]

@@ -103,6 +103,6 @@ def test_an_agent_that_cannot_take_the_actions_names_one_that_can_before_anythin
 def test_a_preset_chooses_the_network_and_its_settings_and_another_network_has_its_own():
     s = schema.load(Train, ["preset=minatar_demo"])
     assert (s.agent.network, s.agent.channels, s.agent.hidden) == ("cnn", 16, [128])
-    assert schema.load_saved(Train, s.saved) == s
+    assert schema.load_saved(Train, s.flat) == s
     other = schema.load(Train, ["preset=minatar_demo", "agent.network=mlp"])
     assert "channels" not in other.agent.settings

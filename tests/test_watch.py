@@ -9,14 +9,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from conftest import refused
+from imageio_ffmpeg import get_ffmpeg_exe
 
-from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Watch
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.watch import ffmpeg, watch
+from rl_plasticity.watch import watch
 
 SMALL = [*folders.SMALL, "eval_episodes=2", "total_env_steps=2", "replay_ratio=0", "seeds=2", "seed=3"]
 
@@ -83,7 +83,18 @@ def call(folder, *arguments):
 
 def pixels(path, height, width):
     """The pictures of a video, ``[pictures, height, width, 3]``, and how many there are a second."""
-    command = [ffmpeg(), "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-fps_mode", "passthrough", "-"]
+    command = [
+        get_ffmpeg_exe(),
+        "-i",
+        str(path),
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-fps_mode",
+        "passthrough",
+        "-",
+    ]
     done = subprocess.run(command, capture_output=True, check=True)
     rate = re.search(rb"Video: h264.* ([\d.]+) fps", done.stderr)
     return np.frombuffer(done.stdout, np.uint8).reshape(-1, height, width, 3), float(rate[1])
@@ -143,28 +154,6 @@ def test_a_video_that_exists_is_kept(pictures, tmp_path):
     assert (tmp_path / "other.mp4").read_bytes() == before
 
 
-@pytest.mark.parametrize("program", ["#!/bin/sh\necho no space >&2; exit 1\n", "#!/bin/sh\ncat >/dev/null; exit 1\n"])
-def test_a_video_that_cannot_be_written_is_a_fault_and_leaves_no_file(program, pictures, tmp_path, monkeypatch):
-    fake = tmp_path / "ffmpeg"
-    fake.write_text(program)
-    fake.chmod(0o755)
-    monkeypatch.setenv("IMAGEIO_FFMPEG_EXE", str(fake))
-    before = sorted(pictures.iterdir())
-    with pytest.raises(FaultyRun, match="ffmpeg"):
-        call(pictures, "episodes=50")
-    assert sorted(pictures.iterdir()) == before
-
-
-def test_without_the_extra_it_says_how_to_get_it(pictures, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    monkeypatch.setattr(sys, "argv", ["watch", str(pictures)])
-    with pytest.raises(SystemExit) as status:
-        command_line.look_at(Watch, watch)
-    assert status.value.code == 2
-    said = capsys.readouterr().err
-    assert said == 'rl_plasticity.watch: videos need ffmpeg: pip install "rl_plasticity[video]"\n'
-
-
 @pytest.mark.parametrize(
     ("env", "arguments", "names"),
     [
@@ -184,16 +173,6 @@ def test_what_cannot_be_drawn_is_bad_input(env, arguments, names, pictures):
 
 
 # --- MuJoCo ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_camera_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    hopper = run(["env=gym:Hopper-v5"], tmp_path / "run")
-    for camera, *names in (
-        ("9", "camera=9", "1 (track)"),
-        ("-2", "camera", "from -1 up, a word or null", "got -2"),
-        ("trak", "'trak'", "'track'"),
-    ):
-        refused(lambda camera=camera: call(hopper, f"camera={camera}"), *names)
 
 
 def environment(**more):

@@ -1,6 +1,5 @@
 """Runs as a comparison sees them: the flat settings and the curves of each seed."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,6 @@ from numpy.typing import NDArray
 
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
-from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs import diagnosed
-from rl_plasticity.runs.diagnosed import Diagnosis
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import Curve, MetricName, RunName
 
@@ -28,12 +24,10 @@ class Run:
         kind: the command, ``train`` or ``supervised``.
         settings: the settings of the folder and of the run's name in ``metrics.csv``, flat: ``reg.coef``.
         curves: by metric. The steps of ``task/...`` are the numbers of the tasks, from 1. Where tasks of a sequence
-            return there are more: ``task/return/TASK`` of each of them, ``task/drop``, how far the first return is
-            below the one at the end of the task's last time, and ``task/recovery_env_steps``, the env steps until it
-            is reached again (infinity: never).
+            return there are also ``task/return/TASK`` of each of them, ``task/drop`` (how far the first return is below
+            the one at the end of the task's last time) and ``task/recovery_env_steps`` (infinity: never).
         borders: the step at the end of each task, where there are several.
-        starts: the provenance of the folder, one entry for each start; of a branch those of its parent come first.
-        diagnoses: the verdicts on its networks at the checkpoints that were diagnosed.
+        starts: the provenance of the folder, one entry for each start.
     """
 
     folder: RunFolder
@@ -42,34 +36,10 @@ class Run:
     settings: Settings
     curves: Mapping[str, Curve]
     borders: NDArray[np.int64]
-    starts: Sequence[Mapping[str, Any]]
-    diagnoses: Sequence[Diagnosis] = ()
+    starts: Sequence[Mapping[str, Any]] = ()
 
     def __str__(self) -> str:
         return f"{self.folder} (seed {self.seed})"
-
-    @property
-    def preset(self) -> str:
-        """The preset that it was started with; empty where none was saved."""
-        return str(self.settings.get("preset", ""))
-
-    @property
-    def plugs(self) -> dict[str, str]:
-        """Eight digits of the digest of each plug's source, joined by + where the source changed between starts."""
-        return self._plugs(only_used=False)
-
-    @property
-    def plugs_used(self) -> dict[str, str]:
-        """The same for the plugs that define something the settings choose."""
-        return self._plugs(only_used=True)
-
-    @property
-    def branched(self) -> str:
-        """The point where the run branched from another, in words; empty if it did not."""
-        if self.settings.get("at") is None:
-            return ""
-        unit = "env step" if self.kind == "train" else "epoch"
-        return f"{os.path.relpath(str(self.settings.get('from')))} at {unit} {self.settings['at']}"
 
     def unit(self, metric: str) -> str:
         """What the steps of a metric count: env step, update or task."""
@@ -77,34 +47,16 @@ class Run:
             return "task"
         return "env step" if self.kind == "train" else "update"
 
-    def _plugs(self, only_used: bool) -> dict[str, str]:
-        chosen = {part for name in self.settings for part in name.split(".")}  # as of a chain
-        chosen |= {value for value in self.settings.values() if isinstance(value, str)}
-        found: dict[str, dict[str, None]] = {}
-        for start in self.starts:
-            sources = start.get("plugin_sources")
-            used = start.get("plugins_used") if only_used else None
-            for module, digest in sources.items() if isinstance(sources, dict) else ():
-                if isinstance(used, dict) and not chosen & {*used.get(module, ())}:
-                    continue
-                found.setdefault(str(module), {})[str(digest)[:8]] = None
-        return {module: "+".join(digests) for module, digests in found.items()}
 
-
-def read(folder: RunFolder, warnings: list[str] | None = None) -> list[Run]:
+def read(folder: RunFolder) -> list[Run]:
     """Read the runs that were trained in `folder`, one for each seed and setting.
-
-    Args:
-        warnings: gets a line if the folder's diagnosis cannot be read. The runs are then read without it.
 
     Raises:
         SettingsError: the folder is damaged or not a run's.
     """
-    kind, settings, starts = folder.kind, dict(flat_values(folder.settings)), folder.every_start
-    metrics = folder.metrics()
-    diagnoses = _diagnosed(folder, warnings) if metrics else []
+    kind, settings = folder.kind, dict(flat_values(folder.settings))
     runs = []
-    for name, of_run in metrics.items():
+    for name, of_run in folder.metrics().items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
         ends = curves.pop("task/index", None)
         if ends is not None:  # it is written last at the end of a task, so the others have at least as many rows
@@ -116,21 +68,11 @@ def read(folder: RunFolder, warnings: list[str] | None = None) -> list[Run]:
         own = _overridden(settings, name)
         if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn again is a new one
             curves |= _of_returning(curves, borders, own["env.sequence"])
-        found = [one for one in diagnoses if one.run == name.in_words]
-        runs.append(Run(folder, kind, name.seed, own, curves, borders, starts, found))
+        runs.append(Run(folder, kind, name.seed, own, curves, borders, folder.every_start))
     return runs
 
 
 # ------------------------------------------------------------------------------------------------------------------
-
-
-def _diagnosed(folder: RunFolder, warnings: list[str] | None) -> list[Diagnosis]:
-    try:
-        return diagnosed.read(folder)
-    except SettingsError as error:  # the runs themselves are whole
-        if warnings is not None:
-            warnings.append(f"left out: {error}")
-        return []
 
 
 def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:
@@ -157,8 +99,7 @@ def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], seque
 
 
 def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    beyond = np.abs(values) > LARGEST
-    return np.where(beyond, np.copysign(np.inf, values), values) if beyond.any() else values
+    return np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
 
 
 def _overridden(settings: Settings, name: RunName) -> Settings:
@@ -169,5 +110,4 @@ def _overridden(settings: Settings, name: RunName) -> Settings:
             chosen = f"{group}.{of_run[f'{group}.name']}."
             own = {f"{group}.{k.removeprefix(chosen)}": v for k, v in settings.items() if k.startswith(chosen)}
             settings = {k: v for k, v in settings.items() if not k.startswith(f"{group}.")} | own
-    # A chain, "spectral+l2", keeps the name that the settings themselves give it.
-    return settings | {k: v for k, v in of_run.items() if not k.endswith(".name") or k not in settings}
+    return settings | of_run

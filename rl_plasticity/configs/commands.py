@@ -2,7 +2,7 @@
 
 import keyword
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -35,10 +35,6 @@ Precision = Annotated[
 From = Annotated[
     int | None,
     Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
-]
-Logger = Annotated[
-    Literal["tensorboard", "wandb"],
-    Setting("wandb: Weights & Biases as well; offline unless you are logged in there", belongs_to="machine"),
 ]
 DiagnoseEvery = Annotated[
     int | None,
@@ -82,14 +78,12 @@ class Group:
     """The choice from a group, with its settings as attributes: ``s.env.action_repeat``.
 
     Args:
-        name: the name of the choice; ``chain`` for ``reg=spectral+l2``, ``side_by_side`` for a list.
-        settings: arguments of the constructor.
-        parts: the members of a chain or a list.
+        name: as it is written: ``spectral``, the chain ``spectral+l2``, or a list of those that train side by side.
+        settings: arguments of the constructor; for a chain or a list by the member too, ``l2.coef``.
     """
 
-    name: str
+    name: Any
     settings: Mapping[str, Any] = field(default_factory=dict)
-    parts: tuple["Group", ...] = ()
 
     def __getattr__(self, setting: str) -> Any:
         try:
@@ -98,40 +92,28 @@ class Group:
             raise AttributeError(f"no setting {setting!r}") from None
 
     @property
-    def choice(self) -> Any:
-        """The choice as it is written: ``spectral``, ``spectral+l2``, ``["none", "l2"]``."""
-        choices = [part.choice for part in self.parts]
-        return choices if self.name == "side_by_side" else "+".join(choices) or self.name
+    def parts(self) -> list["Group"]:
+        """The members of a chain or a list, each with its own settings; none for a single choice."""
+        return [
+            Group(one, {n.removeprefix(f"{one}."): v for n, v in self.settings.items() if n.startswith(f"{one}.")})
+            for one in parts_of(self.name)
+        ]
 
     @property
-    def members(self) -> tuple["Group", ...]:
+    def members(self) -> list["Group"]:
         """The choices that train side by side: the parts of a list, else the group itself."""
-        return self.parts if self.name == "side_by_side" else (self,)
-
-    def leaves(self, prefix: str) -> Iterator[tuple[str, str]]:
-        """The single choices, each with the prefix of its settings: ``("reg.l2", "l2")`` for ``reg=[none,l2]``."""
-        if not self.parts:
-            yield prefix, self.name
-        for part in self.parts:
-            yield from part.leaves(f"{prefix}.{part.choice}")
-
-    @property
-    def saved(self) -> dict[str, Any]:
-        """The choice and its settings as plain data, in the form of ``config.yaml``."""
-        settings = {name: [*value] if isinstance(value, Several) else value for name, value in self.settings.items()}
-        return {"name": self.name, **settings, **{part.choice: part.saved for part in self.parts}}
+        return self.parts if isinstance(self.name, list) else [self]
 
     def flat(self, prefix: str) -> dict[str, Any]:
-        """All settings by dotted name. The name of a part's setting includes the part: ``reg.l2.coef``."""
-        values = {f"{prefix}.{name}": value for name, value in self.settings.items()}
-        for part in self.parts:
-            values |= part.flat(f"{prefix}.{part.choice}")
-        return values
+        """The choice and all settings by dotted name: ``reg.name``, ``reg.l2.coef``."""
+        return {f"{prefix}.name": self.name, **{f"{prefix}.{name}": value for name, value in self.settings.items()}}
 
-    def having(self, values: Mapping[str, Any], prefix: str) -> "Group":
-        """The same choice with other values, given by the names of `flat`."""
-        settings = {name: values[f"{prefix}.{name}"] for name in self.settings}
-        return Group(self.name, settings, tuple(part.having(values, f"{prefix}.{part.choice}") for part in self.parts))
+
+def parts_of(choice: Any) -> list[str]:
+    """The members of a list or a chain; none for a single choice."""
+    if isinstance(choice, list):
+        return choice
+    return choice.split("+") if isinstance(choice, str) and "+" in choice else []
 
 
 class RunSettings:
@@ -145,16 +127,13 @@ class RunSettings:
         return {name: value for name, value in vars(self).items() if isinstance(value, Group)}
 
     @property
-    def choices(self) -> dict[str, Any]:
-        """The choices as they are written on the command line."""
-        return {name: group.choice for name, group in self.groups.items()}
-
-    @property
-    def saved(self) -> dict[str, Any]:
-        """All settings as plain data, in the form of ``config.yaml``; those in `OPTIONAL` only where they are given."""
-        values = {as_written_name(name): value for name, value in vars(self).items()}
+    def flat(self) -> dict[str, Any]:
+        """All settings by dotted name, as on the command line; those in `OPTIONAL` only where they are given."""
+        values = {as_written_name(name): value for name, value in vars(self).items() if not isinstance(value, Group)}
         values = {name: value for name, value in values.items() if not (name in OPTIONAL and value is None)}
-        return {name: value.saved if isinstance(value, Group) else value for name, value in values.items()}
+        for name, group in self.groups.items():
+            values |= group.flat(name)
+        return {name: [*value] if isinstance(value, Several) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,12 +191,7 @@ class Train(RunSettings):
     compile: Compile = "auto"
     precision: Precision = "float32"
     bfloat16_from: From = None
-    logger: Logger = "tensorboard"
     overlap: Annotated[bool, Setting("updates beside the env step, without its transition: for GPUs")] = False
-    allow_lost_rows: Annotated[
-        bool,
-        Setting("resume without the transitions of a damaged file; they are counted first", belongs_to="machine"),
-    ] = False
     out: Out = "auto"
     resume: Resume = None
     from_: From_ = None
@@ -294,7 +268,6 @@ class Supervised(RunSettings):
     compile: Compile = "auto"
     precision: Precision = "float32"
     bfloat16_from: From = None
-    logger: Logger = "tensorboard"
     out: Out = "auto"
     resume: Resume = None
     from_: From_ = None

@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rl_plasticity.configs.commands import RunSettings
 from rl_plasticity.paths import cache_folder
 from rl_plasticity.settings import Declared, Setting, settings_of
 
@@ -52,27 +51,18 @@ class Kind(NamedTuple):
         """The names in the public dict."""
         return _names(self.home) if self.home else []
 
-    def inner_names(self, choice: str) -> list[str]:
-        """The names that the inner setting of this choice can take, the default first; empty without such a setting."""
-        setting, home = self.inner
-        own = self._declared(self.home, choice) if setting and choice in self.names else {}
-        return sorted(_names(home), key=lambda name: name != own[setting].default) if setting in own else []
-
-    def shared(self) -> dict[str, Declared]:
-        """The settings that every choice has besides its own."""
-        return {name: declared for one in self.common for name, declared in self._declared(one).items()}
-
     def settings(self, choice: str, inner: Any = None) -> dict[str, Declared]:
         """The settings of a choice, with those of its inner choice: `inner`, or the default one."""
-        common = self.shared() if choice != "none" else {}
         own = self._declared(self.home, choice) if choice in self.names else {}
+        for one in self.common if choice != "none" else ():
+            own |= self._declared(one)
         name, home = self.inner
         if name in own:
             names = _names(home)
             own[name] = own[name]._replace(kinds=(tuple(names),))
             one = own[name].default if inner is None else inner
             own |= self._declared(home, one) if one in names else {}
-        return {name: declared for name, declared in own.items() if name not in common} | common
+        return own
 
     def _declared(self, place: str, choice: str = "") -> dict[str, Declared]:
         kept = _kept()
@@ -81,16 +71,6 @@ class Kind(NamedTuple):
         else:
             declared = settings_of(_imported(place)[choice] if choice else _imported(place))
         return {name: one for name, one in declared.items() if name not in self.given}
-
-
-def constructors(s: RunSettings) -> dict[str, Callable[..., Any]]:
-    """The constructors that the settings choose, by name, with the members of chains and lists."""
-    leaves = [(KINDS[name].choices, leaf) for name, group in s.groups.items() for _, leaf in group.leaves(name)]
-    for name, group in s.groups.items():
-        setting, home = KINDS[name].inner
-        if setting in group.settings:
-            leaves.append((_imported(home), group.settings[setting]))
-    return {leaf: makers[leaf] for makers, leaf in leaves if leaf in makers}
 
 
 KINDS: dict[str, Kind] = {

@@ -9,19 +9,17 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from fnmatch import filter as matching
 from typing import Any, NamedTuple
 
-from rl_plasticity.configs.commands import GROUPS, as_written_name, presets
+from rl_plasticity.configs.commands import as_written_name
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
-from rl_plasticity.settings import item_of
 
 FLAGS = {"-m", "--multirun"}  # each asks for a sweep
 PATHS = ("out", "resume", "from", "data.root")  # settings whose value may hold any character
 WORDS = {"true": True, "false": False, "null": None}
-SEVERAL = re.compile(r"(range|glob)\((.*)\)")  # values that are not listed one by one
+RANGE = re.compile(r"range\((.*)\)")
 
 
 class Given(NamedTuple):
@@ -41,22 +39,15 @@ def parse(argument: str) -> Given:
     if path := parse_path(argument):
         return path
     name, text = _apart(argument)
-    if SEVERAL.fullmatch(text) or len(_between_commas(text, argument)) > 1:
-        require_no_list(argument)
-        raise SettingsError(f"{shown(argument)} names several values, one run takes one; for a run of each add -m")
+    if RANGE.fullmatch(text) or len(_between_commas(text, argument)) > 1:
+        raise SettingsError(
+            f"{shown(argument)} names several values: for a run of each add -m, for one list write {name}=[{text}]"
+        )
     return Given(name, _value(text, argument), argument)
 
 
 def of_launcher(arguments: Iterable[str]) -> list[str]:
-    """The arguments for the launcher of a sweep: ``launcher=NAME launcher.SETTING=VALUE``.
-
-    Raises:
-        SettingsError: an argument has its name of version 0.2.0.
-    """
-    for argument in arguments:
-        new = re.sub(r"^hydra[/.]launcher", "launcher", argument)
-        if new != argument:
-            raise SettingsError(f"{argument} is {new} now")
+    """The arguments for the launcher of a sweep: ``launcher=NAME launcher.SETTING=VALUE``."""
     return [a for a in arguments if a.startswith(("launcher=", "launcher."))]
 
 
@@ -64,21 +55,6 @@ def require_one_run(arguments: Iterable[str]) -> None:
     """Raises SettingsError if an argument is for a launcher, which a single run does not have."""
     if found := of_launcher(arguments):
         raise SettingsError(f"{found[0]} is for a sweep: add -m")
-
-
-def require_no_list(argument: str) -> None:
-    """Raises SettingsError that says what to write if ``name=value,value`` was probably meant as one value."""
-    name, _, values = argument.partition("=")
-    if name == "seeds":
-        first, *others = values.split(",")
-        raise SettingsError(
-            f"{shown(argument)}: seeds is how many there are, seeds={len(others) + 1}, and the first is seed={first}"
-        )
-    group, setting = name.partition(".")[0], name.rpartition(".")[2]
-    choices = [KINDS[group].settings(choice) for choice in (*KINDS[group].names, "")] if group in KINDS else []
-    takes_list = name == "plugins" or any(map(item_of, (k for c in choices if setting in c for k in c[setting].kinds)))
-    if takes_list and "[" not in values:
-        raise SettingsError(f"{shown(argument)}: {name} is a list, {name}=[{values}]")
 
 
 def parse_path(argument: str) -> Given | None:
@@ -91,8 +67,8 @@ def parse_path(argument: str) -> Given | None:
     return Given(name, str(expanded(path)), argument)
 
 
-def each(kind: type[Any], argument: str) -> list[str]:
-    """One argument for each value of a sweep's argument: ``seed=0,1``, ``seed=range(0,10)``, ``reg=glob(w*)``.
+def each(argument: str) -> list[str]:
+    """One argument for each value of a sweep's argument: ``seed=0,1``, ``seed=range(0,10)``.
 
     Raises:
         SettingsError: the argument cannot be read, or names no value.
@@ -101,18 +77,11 @@ def each(kind: type[Any], argument: str) -> list[str]:
         return [argument]
     name, text = _apart(argument)
     values: list[Any] = _between_commas(text, argument)
-    if several := SEVERAL.fullmatch(text):
-        what, inside = several.groups()
-        if what == "glob":
-            choices = presets(kind) if name == "preset" else KINDS[name].names if name in GROUPS[kind] else []
-            values = matching(sorted(choices), inside)
-        else:
-            try:
-                values = [*range(*map(int, inside.split(",")))]
-            except (ValueError, TypeError) as error:
-                raise SettingsError(f"{shown(argument)}: expected range(FIRST,END) of integers") from error
-    elif len(values) > 1 and (name != "seeds" or "=0," in argument):  # numbers of seeds may be swept
-        require_no_list(argument)
+    if found := RANGE.fullmatch(text):
+        try:
+            values = [*range(*map(int, found[1].split(",")))]
+        except (ValueError, TypeError) as error:
+            raise SettingsError(f"{shown(argument)}: expected range(FIRST,END) of integers") from error
     if not values:
         raise SettingsError(f"{shown(argument)} names no value")
     return [f"{name}={value}" for value in values]
@@ -152,6 +121,18 @@ def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield from flat_values(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite of `flat_values`."""
+    found: dict[str, Any] = {}
+    for name, value in flat.items():
+        *places, last = name.split(".")
+        inside = found
+        for place in places:
+            inside = inside.setdefault(place, {})
+        inside[last] = value
+    return found
 
 
 def as_written(value: Any) -> str:

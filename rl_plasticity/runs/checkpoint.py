@@ -5,7 +5,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping
-from itertools import chain, takewhile
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.errors import SettingsError, first_line, one_line, reason, refused, shown
-from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, open_file, saved_steps, write_atomically
+from rl_plasticity.errors import SettingsError, reason, refused
+from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, saved_steps, write_atomically
 
 FORMAT = 4  # of the files; any other format is refused
 
@@ -66,7 +66,7 @@ class Checkpoints:
         for name, part in parts.items():
             state = self.saved[name]
             if isinstance(part, Table):
-                state = {**state, **self.saved["table"], "size": state["size"] - self.saved["lost"]}
+                state = {**state, **self.saved["table"]}
             part.load_state_dict(state)
 
     def save(self, step: int, parts: Mapping[str, Part], more: Mapping[str, Any] | None = None) -> Path:
@@ -106,59 +106,36 @@ class Checkpoints:
         return chunks
 
 
-def load(folder: Path, step: int | None = None, *, whole: bool = True, allow_lost_rows: bool = False) -> dict[str, Any]:
+def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[str, Any]:
     """Load the newest undamaged one of the last two checkpoints in `folder`, or the one of this `step`.
 
-    Damaged checkpoints that were skipped are named on stderr.
-
     Args:
-        whole: load the rows of its table too, as ``table``, to continue the run. Otherwise no rows are needed.
-        allow_lost_rows: if both checkpoints need damaged rows, take the one that loses fewer. The table is then
-            shorter: without the damaged rows and those before them. ``lost`` is their number.
+        whole: load the rows of its table too, as ``table``, to continue the run.
 
     Raises:
         SettingsError: there is none, or it cannot be read, or is of another file format.
     """
     with refused(f"read {folder}"):
         paths = saved_steps(folder)
-    if not paths:
-        raise SettingsError(f"no checkpoint in {folder}")
-    if step not in (None, *paths):
-        raise SettingsError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths))})")
+    if step not in (None, *paths) or not paths:
+        raise SettingsError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths)) or 'none'})")
     problems: list[str] = []
-    incomplete: list[dict[str, Any]] = []
     newest = [*paths.values()][:-3:-1]  # not that of step 0, which is kept beside them to be looked at
     for path in newest if step is None else [paths[step]]:
         try:
             state = _read(path)
-            _require_place(path, state)
+            if state.get("format") != FORMAT:
+                raise SettingsError(f"{path} is of version {state.get('version')}, this is {__version__}")
+            if whole:
+                chunks = [_read(checkpoint_path(folder, *chunk)) for chunk in state["chunks"]]
+                state["table"] = {n: torch.cat([chunk[n] for chunk in chunks]) for n in chunks[0]} if chunks else {}
         except SettingsError as error:
             problems.append(str(error))
             continue
-        if state.get("format") != FORMAT:
-            theirs = f"version {state.get('version')} (file format {state.get('format')})"
-            raise SettingsError(f"{path} was written by {theirs}, this is version {__version__} (file format {FORMAT})")
-        if whole and (problem := _add_table(folder, state)):
-            problems.append(problem)
-            incomplete.append(state)
-            continue
         for problem in problems:
             print(f"{problem}; falling back to {path.name}", file=sys.stderr)
-        if whole and state.get("version") != __version__:
-            other = shown(state.get("version"))
-            said = f"{path} was written by version {other}, this is {__version__}: numbers may differ from that one's"
-            print(one_line(said), file=sys.stderr)
         return state
-    if not incomplete:
-        raise SettingsError("; ".join(problems))
-    state = min(incomplete, key=lambda state: state["lost"])
-    lost, kept = state["lost"], sum(last - first for first, last in state["chunks"])
-    damage = "; ".join(dict.fromkeys(problems))
-    losing = f"without {lost} of the {lost + kept} transitions of each run's replay buffer"
-    if not allow_lost_rows:
-        raise SettingsError(f"{damage}; put it back as it was, or go on {losing} with allow_lost_rows=true")
-    print(f"{damage}; going on from step {state['at']} {losing}", file=sys.stderr)
-    return state
+    raise SettingsError("; ".join(problems))
 
 
 def checksum(path: Path) -> str:
@@ -167,7 +144,7 @@ def checksum(path: Path) -> str:
     Raises:
         SettingsError: the file cannot be read.
     """
-    with refused(f"read {path}"), open_file(path) as file:
+    with refused(f"read {path}"), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - 32))
         return file.read().hex()
 
@@ -178,40 +155,12 @@ def write(folder: Path, state: dict[str, Any]) -> None:
     `state` becomes what `load` returns of it.
     """
     folder.mkdir()
-    table, lost = state["table"], state["lost"]
-    for part in state.values():
-        if isinstance(part, dict) and {"added", "size"} <= part.keys():
-            part["size"] -= lost
+    table = state["table"]
     chunks = [[state["chunks"][0][0], state["chunks"][-1][1]]] if table else []
-    state |= {"chunks": chunks, "oldest": state["oldest"] + lost, "lost": 0, "format": FORMAT, "version": __version__}
+    state |= {"chunks": chunks, "format": FORMAT, "version": __version__}
     for chunk in chunks:
         _write(checkpoint_path(folder, *chunk), table)
-    _write(checkpoint_path(folder, state["at"]), {n: v for n, v in state.items() if n not in ("table", "lost")})
-
-
-def _add_table(folder: Path, state: dict[str, Any]) -> str:
-    """Add ``table``, the rows of a state's table, and ``lost``, the number of lost rows; return what is wrong.
-
-    If some rows cannot be read, only those after the last damaged file are kept, so that the table has no gap.
-    """
-    chunks: list[list[int]] = state.get("chunks", [])
-    parts: list[dict[str, Any]] = []
-    problem = ""
-    try:
-        for chunk in reversed(chunks):
-            parts.insert(0, _read(checkpoint_path(folder, *chunk)))
-    except SettingsError as error:
-        problem = str(error)
-    lost = len(chunks) - len(parts)
-    state["lost"] = 0
-    if lost:
-        state["lost"] = chunks[lost - 1][1] - state.get("oldest", chunks[0][0])
-        state["chunks"] = chunks[lost:]
-    try:
-        state["table"] = {name: torch.cat([part[name] for part in parts]) for name in parts[0]} if parts else {}
-    except Exception as error:  # a file that is whole may hold anything
-        raise SettingsError(f"{folder} holds no checkpoint of a run: {first_line(error)}") from error
-    return problem
+    _write(checkpoint_path(folder, state["at"]), {n: v for n, v in state.items() if n != "table"})
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
@@ -224,7 +173,7 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """Raises SettingsError if the file is missing or damaged, or would run code."""
     try:
-        with open_file(path) as file:
+        with path.open("rb") as file:
             content = file.read()
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             raise ValueError("its checksum is wrong (it is damaged, or of another version)")
@@ -235,15 +184,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state")
     return state
-
-
-def _require_place(path: Path, state: Mapping[str, Any]) -> None:
-    """Raises SettingsError unless the state says its step and the rows that it needs; the file may be anybody's."""
-    chunks = state.get("chunks", [])
-    are_pairs = isinstance(chunks, list) and all(isinstance(chunk, list) and len(chunk) == 2 for chunk in chunks)
-    numbers = [state.get("at"), state.get("oldest", 0), *(chain(*chunks) if are_pairs else [None])]
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state of a run")
 
 
 def _plain(value: Any) -> Any:

@@ -1,9 +1,7 @@
 """The life of a run around its loop: it is checked, made or resumed, locked, trained and finished."""
 
-import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -13,20 +11,21 @@ from types import SimpleNamespace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
+from filelock import FileLock, Timeout
 
 from rl_plasticity import plugins
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Group, Supervised, Train, called, period
 from rl_plasticity.configs.written import Given
-from rl_plasticity.errors import FaultyRun, SettingsError, one_line, refused
+from rl_plasticity.errors import FaultyRun, SettingsError, refused
 from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.journal import Journal
-from rl_plasticity.runs.lock import Lock
+from rl_plasticity.runs.journal import Journal, last_entry
+from rl_plasticity.runs.lock import locked
 from rl_plasticity.runs.machine import decided, resolved
 from rl_plasticity.runs.plan import Plan, foretold
-from rl_plasticity.runs.results import require, require_as_saved
+from rl_plasticity.runs.results import require_as_saved
 from rl_plasticity.runs.session import S, Session
 from rl_plasticity.runs.trained import saved_settings
 
@@ -106,7 +105,7 @@ class Command(Generic[S, B]):
             journal = stack.enter_context(Journal(folder))
             stack.enter_context(session.stop)
             if session.lock:
-                stack.enter_context(session.lock)
+                stack.callback(session.lock.release)
             stack.callback(built.close)
             stack.enter_context(precision.tf32(session.settings.precision == "tf32"))
             try:
@@ -159,11 +158,11 @@ class Command(Generic[S, B]):
         settings, plan, built = self._made(replace(settings, resume=None))
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
-            schema.warn_of_unlike(settings)
             place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
             folder = RunFolder(place)
             made = [path for path in (place, *place.parents) if not path.exists()]
-            lock = otherwise.enter_context(_locked(folder, made))
+            lock = _locked(folder, made)
+            otherwise.callback(lock.release)
             _require_free(place)
             otherwise.callback(_remove, folder, made)
             settings = self._with_periods(replace(settings, out=str(folder)), built)
@@ -176,21 +175,21 @@ class Command(Generic[S, B]):
         _new_place(settings)
         before = branch.parent_settings(self.kind, parent)
         try:
-            saved = _loaded(parent, getattr(settings, "allow_lost_rows", False), settings.at)
+            saved = _loaded(parent, settings.at)
             require_as_saved(parent, saved["sizes"], saved["ends"])
         except SettingsError as error:
             raise SettingsError(str(error).replace("cannot resume", f"cannot branch {parent}", 1)) from error
         settings, plan, built = self._made(settings)
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
-            schema.warn_of_unlike(settings)
             make = partial(self.trained, built)
-            state = branch.state_of(saved, settings, plan, before, make, built.callbacks)
+            state = branch.state_of(saved, settings, plan, before, make)
             place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
             settings, folder = self._with_periods(replace(settings, out=str(place)), built), RunFolder(place)
             with refused(f"write to {place}"):
-                branch.write(place, settings, state, parent, (Plan.of(before).names, plan.names))
-            lock = otherwise.enter_context(_locked(folder))
+                branch.write(place, settings, state, parent)
+            lock = _locked(folder)
+            otherwise.callback(lock.release)
             otherwise.pop_all()
         return Session(settings, folder, plan, state, lock, _all(callbacks, built)), built
 
@@ -200,10 +199,11 @@ class Command(Generic[S, B]):
         settings, before = self._goes_on_with(settings, given, folder)
         folder.all_starts()  # refuses a damaged one
         with ExitStack() as otherwise:
-            lock = otherwise.enter_context(_locked(folder))
-            saved = _checkpoint_of(folder, getattr(settings, "allow_lost_rows", False))
+            lock = _locked(folder)
+            otherwise.callback(lock.release)
+            saved = _checkpoint_of(folder)
             if saved:
-                if different := _differences(saved["settings"], settings.saved, self.kind):
+                if different := _differences(saved["settings"], settings.flat, self.kind):
                     what = "; ".join(different)
                     raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
                 require_as_saved(folder, saved["sizes"], saved["ends"])
@@ -216,21 +216,20 @@ class Command(Generic[S, B]):
 
     def _goes_on_with(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
         """The settings with which the run in `folder` continues, and those that it had."""
-        _require_own(folder)
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
-        for module in plugins.changed(folder.plugin_sources):
-            said = f"{folder}: the code of the plug {module} is not what it was: numbers may differ from those before"
-            print(one_line(said), file=sys.stderr)
         anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
         before = saved_settings(self.kind, folder)
         if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
             raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
         named = {g.name: g.value for g in given}
-        groups: Any = {n: group.having(group.flat(n) | named, n) for n, group in before.groups.items()}
+        groups: Any = {
+            n: replace(group, settings={k: named.get(f"{n}.{k}", v) for k, v in group.settings.items()})
+            for n, group in before.groups.items()
+        }
         return replace(before, **anew, **groups), before
 
     def _with_periods(self, settings: S, built: B) -> S:
@@ -249,7 +248,6 @@ class Command(Generic[S, B]):
         try:
             settings = resolved(settings)
             plan = Plan.of(settings)
-            require(settings.logger)
             if isinstance(settings.threads, int):
                 torch.set_num_threads(settings.threads)
             with ExitStack() as otherwise:
@@ -287,7 +285,7 @@ def _new_place(settings: Train | Supervised) -> Path:
     Raises:
         SettingsError: something is there already.
     """
-    path = naming.place(RESULTS, settings) if settings.out == "auto" else Path(settings.out)
+    path = RESULTS / naming.name(settings) if settings.out == "auto" else Path(settings.out)
     _require_free(path)
     return path
 
@@ -300,16 +298,7 @@ def _require_free(path: Path) -> None:
         raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
 
 
-def _require_own(folder: RunFolder) -> None:
-    """Raises SettingsError if the run would write outside its folder, which may come from anybody."""
-    below = [path for place in (folder.checkpoints, folder.tensorboard) for path in place.rglob("*")]
-    for path in [*folder.own, *below]:
-        if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
-            what = "a link" if path.is_symlink() else "no file"
-            raise SettingsError(f"cannot resume: {path} is {what}, and a run writes into its own folder alone")
-
-
-def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> Lock:
+def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> FileLock:
     """Lock the folder against other processes until the run or this process ends, in whatever way.
 
     Args:
@@ -321,9 +310,12 @@ def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> Lock:
     with refused(f"write to {folder}"):
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-            return Lock(folder)
-        except BlockingIOError as owner:
-            raise SettingsError(f"{folder} is being written by {owner}") from owner
+            return locked(folder)
+        except Timeout:
+            entry = last_entry(folder)
+            raise SettingsError(
+                f"{folder} is being written by another process; {entry.text if entry else ''}"
+            ) from None
         except OSError:
             _remove(folder, made)
             raise
@@ -338,7 +330,7 @@ def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
             path.rmdir()
 
 
-def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] | None:
+def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
     """The newest checkpoint; None if the run was killed before its first one, and starts from the beginning.
 
     Raises:
@@ -348,27 +340,15 @@ def _checkpoint_of(folder: RunFolder, allow_lost_rows: bool) -> dict[str, Any] |
         metrics = folder.metrics_csv  # rows beyond step 0 come after the first checkpoint
         if not (metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE)):
             return None
-    return _loaded(folder, allow_lost_rows)
+    return _loaded(folder)
 
 
-def _loaded(folder: RunFolder, allow_lost_rows: bool, step: int | None = None) -> dict[str, Any]:
+def _loaded(folder: RunFolder, step: int | None = None) -> dict[str, Any]:
     """The newest checkpoint, or that of a `step`; raises SettingsError if it cannot be read."""
     try:
-        saved = checkpoint.load(folder.checkpoints, step, allow_lost_rows=allow_lost_rows)
+        return checkpoint.load(folder.checkpoints, step)
     except SettingsError as error:
         raise SettingsError(f"cannot resume: {error}") from error
-    # A file that is whole may hold anything. It must say of which run it is and how long that run's files were.
-    kinds = {"settings": dict, "sizes": dict, "ends": dict, "chunks": list}
-    try:
-        json.dumps(saved.get("settings"))  # no tensors, which cannot be compared
-        is_of_a_run = all(isinstance(saved.get(name), kind) for name, kind in kinds.items()) and all(
-            type(n) is int and 0 <= n < 2**63 for n in map(saved["sizes"].get, ("metrics.csv", "timing.csv"))
-        )
-    except (TypeError, ValueError):
-        is_of_a_run = False
-    if not is_of_a_run:
-        raise SettingsError(f"cannot resume: {folder.checkpoints} holds no checkpoint of a run")
-    return saved
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.errors import SettingsError, one_line, refused
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.files import open_file, write_text
+from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import RunFolder
 
 LAST_STEP = 1 << 62  # larger ones fit no array
@@ -129,7 +129,7 @@ class Kept:
 def _content(folder: RunFolder) -> dict[str, Any]:
     with refused(f"read {folder.diagnosis}"):
         try:
-            with open_file(folder.diagnosis) as file:
+            with folder.diagnosis.open("rb") as file:
                 text = file.read()
         except FileNotFoundError:
             return {}

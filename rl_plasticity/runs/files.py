@@ -1,10 +1,8 @@
 """Files in a run's folder: written whole or not at all, named by step, and readable while a run writes them."""
 
-import errno
 import itertools
 import os
 import re
-import stat
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,17 +12,6 @@ import numpy as np
 
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.names import HEADER, Curve
-
-
-def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading. OSError for a pipe or a device, which could block the reader for ever."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(number).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(number)
-        what = "Is a directory" if stat.S_ISDIR(mode) else "not a file"
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, what, str(path))
-    return os.fdopen(number, "rb")
 
 
 def write_text(path: Path, text: str | bytes) -> None:
@@ -110,7 +97,7 @@ def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
 
 def _fields(path: Path) -> Sequence[str]:
     """The fields of all whole lines except the header, four for each line."""
-    with refused(f"read {path}"), open_file(path) as file:
+    with refused(f"read {path}"), path.open("rb") as file:
         data = file.read()
     try:
         header, _, body = data[: data.rfind(b"\n") + 1].decode().partition("\n")

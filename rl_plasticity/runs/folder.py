@@ -3,31 +3,26 @@
 It imports nothing slow at the top, so that ``status`` starts fast.
 """
 
-import functools
 import glob
 import json
 import os
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from omegaconf import OmegaConf
-from yaml import AliasToken, scan
+import yaml
 
 from rl_plasticity.errors import SettingsError, closest, refused
 from rl_plasticity.paths import exists, expanded
-from rl_plasticity.runs.files import open_file, read_curves, saved_steps, write_text
+from rl_plasticity.runs.files import read_curves, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 Kind = Literal["train", "supervised"]
-MOST = 1 << 17  # bytes of a config.yaml; a run's has some thousands
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
 # The groups by which the settings of the two commands are told apart.
 GROUPS: dict[Kind, tuple[str, ...]] = {
@@ -84,15 +79,11 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: ``config.yaml`` cannot be read or holds none.
         """
-        with refused(f"read {self.config}"), open_file(self.config) as file:
-            content = file.read(MOST + 1)
+        with refused(f"read {self.config}"):
+            text = self.config.read_text("utf-8", errors="replace")
         try:
-            text = content.decode()
-            # Without these two, the settings of a sweep's folders are the same text, and `_parsed` parses it once.
-            different = re.compile(r"^(?:seed|out):.*\n(?: .*\n)*", re.MULTILINE)
-            parts = (different.sub("", text), "".join(different.findall(text)))
-            return {name: value for part in parts for name, value in deepcopy(_parsed(part)).items()}
-        except Exception as error:  # no text, no YAML, no settings
+            return dict(yaml.load(text, yaml.CSafeLoader))
+        except (yaml.YAMLError, TypeError, ValueError) as error:
             raise self._foreign() from error
 
     def write_settings(self, text: str) -> None:
@@ -175,7 +166,7 @@ class RunFolder(os.PathLike[str]):
         """
         path = self.path / file
         size = 1 << 14
-        with refused(f"read {path}"), suppress(FileNotFoundError), open_file(path) as opened:
+        with refused(f"read {path}"), suppress(FileNotFoundError), path.open("rb") as opened:
             while True:
                 start = max(0, opened.seek(0, os.SEEK_END) - size)
                 opened.seek(start)
@@ -241,7 +232,7 @@ class RunFolder(os.PathLike[str]):
         write_text(self.provenance, text + "\n")
 
     def _read_provenance(self) -> dict[str, Any]:
-        with refused(f"read {self.provenance}"), suppress(FileNotFoundError), open_file(self.provenance) as file:
+        with refused(f"read {self.provenance}"), suppress(FileNotFoundError), self.provenance.open("rb") as file:
             with suppress(ValueError, KeyError, TypeError, RecursionError):
                 content = json.loads(file.read())
                 if isinstance(content["starts"], list):
@@ -259,15 +250,6 @@ class RunFolder(os.PathLike[str]):
         if isinstance(env, dict) and (module := module_of(str(env.get("name")))):
             modules.append(module)
         return [*dict.fromkeys(modules)]
-
-    @property
-    def plugin_sources(self) -> dict[str, str]:
-        """The digest of each plug from which the newest start used a choice."""
-        start = self._newest_start
-        sources, used = start.get("plugin_sources"), start.get("plugins_used")
-        if not (isinstance(sources, dict) and isinstance(used, dict)):
-            return {}
-        return {str(module): str(digest) for module, digest in sources.items() if module in used}
 
 
 def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:
@@ -323,14 +305,3 @@ def runs_below(folder: Path) -> list[Path]:
         folders[:] = [] if found[-1:] == [Path(place)] or real in seen else sorted(f for f in folders if f[0] != ".")
         seen.add(real)
     return sorted(found)
-
-
-@functools.cache
-def _parsed(text: str) -> dict[str, Any]:
-    # A run writes no aliases. A few of them in a forged file could expand to any number of settings.
-    if len(text) > MOST or ("*" in text and any(isinstance(token, AliasToken) for token in scan(text))):
-        raise ValueError("no settings")
-    config = OmegaConf.to_container(OmegaConf.create(text)) if text else {}
-    if not isinstance(config, dict):
-        raise ValueError("no settings")
-    return {str(name): value for name, value in config.items()}

@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import IO, NamedTuple, Self
 
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs.files import open_file
 from rl_plasticity.runs.folder import TIME, RunFolder
 
 
@@ -65,7 +64,7 @@ def _cpu_s() -> float:
 def last_entry(folder: RunFolder) -> Entry | None:
     """The last whole line of the folder's journal; None if there is none."""
     try:
-        with open_file(folder.log) as file:
+        with folder.log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
             text = file.read().decode(errors="replace")
     except OSError:

@@ -1,6 +1,5 @@
 """The progress of a run: its counts, the progress bar, the rates in ``timing.csv``, the time left."""
 
-import resource
 import sys
 import time
 from collections.abc import Mapping
@@ -47,8 +46,6 @@ def _alike(a: Any, b: Any) -> bool:
     return type(a) is type(b) and all(getattr(a, n, None) == getattr(b, n, None) for n in ("dtype", "shape"))
 
 
-INTERRUPTED = 100  # times a second: two threads were 280 to 330 times beside a busy process, at most 34 at rest
-WATCHED = 10.0  # seconds of updates
 TOLD = 10.0  # seconds of learning, before the first rates are written
 
 
@@ -59,9 +56,7 @@ class Clock:
         unit: the name of a step.
         total, step: number of all steps, and of those made before this start.
         updates_per_step: for the estimate of the time left.
-        device: for the message with that estimate.
         compiles: whether the first update may take a minute.
-        threads: number of threads that share one operation and wait for each other.
     """
 
     def __init__(
@@ -70,12 +65,10 @@ class Clock:
         total: int,
         step: int,
         updates_per_step: float,
-        device: str = "cpu",
         compiles: bool = False,
-        threads: int = 1,
     ) -> None:
         self.unit, self.total, self.updates_per_step = unit, total, updates_per_step
-        self.device, self.compiles, self.threads = device, compiles, threads
+        self.compiles = compiles
         self.bar = self._bar(step, "")  # random steps and compiling say nothing about how long updates take
         self.latest = "no evaluation yet"
         self.rate = 0.0
@@ -83,8 +76,7 @@ class Clock:
         self.warm = False  # the first updates may include compiling; they do not count
         self.started = self.learning_since = 0.0
         self.begins_anew = False  # whether a new bar begins at the next step: the first one after updates
-        self.announced = self.told = False
-        self.interruptions, self.watched = 0, 0.0  # of updates by several threads
+        self.told = False
         self.evaluation_shown = time.perf_counter()
 
     def _bar(self, step: int, left: str) -> "tqdm[Any]":
@@ -101,38 +93,20 @@ class Clock:
     def start_updates(self) -> None:
         """Note that updates begin now."""
         self.started = time.perf_counter()
-        self.interruptions -= _interruptions()
         if not self.warm and self.compiles:
             self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
         """Count this number of updates, made since `start_updates`."""
-        self.interruptions += _interruptions()
         seconds = time.perf_counter() - self.started
         if self.warm:
             self.in_updates += seconds
             self.updates += number
             self.rate = self.updates / self.in_updates
-            self._watch(seconds)
         else:
-            self.interruptions = 0
             self.warm, self.begins_anew, self.learning_since = True, True, time.perf_counter()
             if self.compiles:
                 self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
-
-    def _watch(self, seconds: float) -> None:
-        """Tell the user once if other processes interrupt threads that wait for each other."""
-        self.watched += seconds
-        if self.threads == 1 or self.watched < WATCHED:
-            return
-        if self.interruptions / self.watched > INTERRUPTED:
-            self.bar.write(
-                f"Other work interrupts this run's {self.threads} threads, which wait for each other. "
-                "Stop it and resume it with threads=1: that is faster beside other work.",
-                file=sys.stderr,
-            )
-            self.threads = 1
-        self.interruptions, self.watched = 0, 0.0
 
     def is_time_to_tell(self) -> bool:
         """Whether to write the first rates: once, after some seconds of updates."""
@@ -172,15 +146,6 @@ class Clock:
             self._count_from(step)
         self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.latest}", refresh=False)
         self.bar.update(step - self.bar.n)
-        if not self.announced and self.rate and time.perf_counter() - self.learning_since > 60:
-            self.announced = True
-            hours = (self.total - step) * self.updates_per_step / self.rate / 3600
-            if hours > 1:
-                self.bar.write(
-                    f"At {self.rate:.0f} updates/s on this {self.device} the rest takes about {hours:.0f} h. "
-                    "preset=demo shows something within minutes.",
-                    file=sys.stderr,
-                )
 
     def show_evaluation(self, done: int, episodes: int) -> None:
         """Show on the bar, at most once a second, how many episodes of an evaluation are done."""
@@ -191,8 +156,3 @@ class Clock:
     def close(self) -> None:
         """Close the bar, and leave it on the screen."""
         self.bar.close()
-
-
-def _interruptions() -> int:
-    """Number of times that the system took the processor away from a thread of this process."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

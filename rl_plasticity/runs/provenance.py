@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -14,23 +13,13 @@ from pathlib import Path
 import torch
 
 from rl_plasticity import __version__, plugins
-from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
-LARGEST_PLUG = 1_000_000  # bytes of source that are copied into the folder
 
-
-def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] | None = None) -> None:
-    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs.
-
-    The files of each plug are copied below ``plugins/``, beside other versions of them from earlier starts.
-
-    Args:
-        used: the plugs that the settings choose something from, each with the names of those choices.
-    """
-    sources = plugins.sources()
+def add_start(folder: RunFolder, device: str) -> None:
+    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs."""
     starts = folder.all_starts()
-    libraries = "torch numpy gymnasium shimmy dm-control mujoco omegaconf scipy scikit-learn"
+    libraries = "torch numpy gymnasium shimmy dm-control mujoco scipy scikit-learn"
     starts.append(
         {
             "time": time.strftime(TIME),
@@ -38,8 +27,6 @@ def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] 
             "rl_plasticity": __version__,
             "commit": _commit(),
             "plugins": plugins.loaded,
-            "plugin_sources": sources,
-            "plugins_used": dict(used or {}),
             "libraries": {name: metadata.version(name) for name in libraries.split()},
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -50,13 +37,6 @@ def add_start(folder: RunFolder, device: str, used: Mapping[str, Sequence[str]] 
         }
     )
     folder.write_starts(starts)
-    for module, contents in plugins.source_files().items():
-        is_small = sum(map(len, contents.values())) <= LARGEST_PLUG
-        for name, content in contents.items():
-            path = folder.path / "plugins" / f"{module}-{sources[module][:8]}" / name
-            if is_small and not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_text(path, content)
 
 
 def processor() -> str:

@@ -1,16 +1,13 @@
 """The numbers that a run writes into its folder: metrics.csv, timing.csv, TensorBoard events, Weights & Biases."""
 
 import errno
-import hashlib
-import json
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -38,7 +35,6 @@ class Results:
         names: one for each run.
         sizes: on resuming, the result of `sync` at the checkpoint. Later rows are dropped; the run writes them again.
         step: the step at which the run starts.
-        logger: ``wandb`` for Weights & Biases as well; else ``tensorboard``.
     """
 
     def __init__(
@@ -47,7 +43,6 @@ class Results:
         names: Sequence[RunName],
         sizes: Mapping[str, int] | None = None,
         step: int = 0,
-        logger: str = "tensorboard",
     ) -> None:
         self.names = list(names)
         self._texts = [str(name) for name in names]
@@ -72,7 +67,6 @@ class Results:
         self.boards = {label: EventFileWriter(str(place)) for label, place in places.items()}
         for board in self.boards.values():
             board.add_event(begins)
-        self.wandb = _wandb_run(folder) if logger == "wandb" else None
         self.sync()
 
     def write(
@@ -106,9 +100,6 @@ class Results:
             if values:  # in one event, which takes as long as ten values
                 found = Summary(value=[Summary.Value(tag=tag_of(name), simple_value=v) for name, v in values.items()])
                 self.boards[label].add_event(Event(wall_time=time.time(), step=step, summary=found))
-        if self.wandb and any(shown.values()):
-            together = {f"{tag}/{label}".strip("/"): v for label, values in shown.items() for tag, v in values.items()}
-            self.wandb.log({"step": step, **together})  # W&B's own steps may not go back, but a resumed run's do
 
     def flush(self) -> None:
         """Hand everything to the operating system.
@@ -140,8 +131,6 @@ class Results:
 
     def close(self) -> None:
         with ExitStack() as stack:  # all are closed, even where the disk is full
-            if self.wandb:
-                stack.callback(self.wandb.finish)
             for board in self.boards.values():
                 stack.callback(board.close)
             for file in self.files.values():
@@ -184,39 +173,3 @@ def require_as_saved(folder: RunFolder, sizes: Mapping[str, int], ends: Mapping[
 
 def _end(file: int, size: int) -> str:
     return os.pread(file, min(size, END), max(0, size - END)).decode(errors="replace")
-
-
-def require(logger: str) -> None:
-    """Raises ImportError if the library of this `logger` is not installed."""
-    if logger == "wandb":
-        try:
-            from wandb import init  # noqa: F401, a folder of the name, as wandb makes them, can be imported too
-        except ImportError as error:
-            raise ImportError('logger=wandb needs its library: pip install "rl_plasticity[wandb]"') from error
-
-
-def _wandb_run(folder: RunFolder) -> Any:
-    """The folder's run at Weights & Biases. Its id is made from the first start, so every start continues it.
-
-    Without a login, ``WANDB_MODE`` or a connection it stays in the folder, and ``wandb sync`` sends it later.
-    """
-    import wandb
-
-    settings: dict[str, Any] = {
-        "project": os.environ.get("WANDB_PROJECT", "rl_plasticity"),
-        "id": hashlib.sha256(json.dumps(folder.starts[0], sort_keys=True).encode()).hexdigest()[:12],
-        "name": folder.path.resolve().name,
-        "dir": str(folder),
-        "config": folder.settings,
-        "resume": "allow",
-        "settings": wandb.Settings(quiet=True, console="off", init_timeout=30, finish_timeout=60),
-    }
-    offline = "WANDB_MODE" not in os.environ and not wandb.login(prompt=False, verify=False)
-    try:
-        run = wandb.init(mode="offline" if offline else None, **settings)
-    except wandb.Error as error:
-        print(f"Weights & Biases: {' '.join(str(error).split())}; going on offline", file=sys.stderr)
-        wandb.teardown()  # it still holds the id
-        run = wandb.init(mode="offline", **settings)
-    run.define_metric("*", step_metric="step")
-    return run

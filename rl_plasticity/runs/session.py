@@ -8,19 +8,16 @@ from types import FrameType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
-import torch
+from filelock import FileLock
 from torch import Tensor, nn
 
-from rl_plasticity import plugins
 from rl_plasticity.compiling.compiled import set_tracing
 from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_product
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.configs.kinds import constructors
 from rl_plasticity.errors import FaultyRun, first_line
 from rl_plasticity.runs import provenance
 from rl_plasticity.runs.checkpoint import Checkpoints, Part
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.lock import Lock
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results
@@ -102,7 +99,7 @@ class Session(Generic[S]):
         folder: RunFolder,
         plan: Plan,
         saved: dict[str, Any] | None = None,
-        lock: Lock | None = None,
+        lock: FileLock | None = None,
         callbacks: Mapping[str, object] | None = None,
         extended: str | None = None,
     ) -> None:
@@ -156,12 +153,10 @@ class Session(Generic[S]):
         if self._extended is not None:  # not earlier: the folder of a run that cannot be restored stays as it was
             self.folder.write_settings(self._extended)
         self.has_begun = True
-        used = plugins.used(constructors(s), s.env.name if isinstance(s, Train) else "")
-        provenance.add_start(self.folder, s.device, used)
+        provenance.add_start(self.folder, s.device)
         sizes = self.saved["sizes"] if self.saved else None
-        self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.logger)
-        threads = torch.get_num_threads() if s.device == "cpu" else 1
-        self.clock = Clock(unit, total, progress.step, updates_per_step, s.device, bool(s.compile), threads)
+        self.results = Results(self.folder, self.plan.names, sizes, self.axis)
+        self.clock = Clock(unit, total, progress.step, updates_per_step, bool(s.compile))
         self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
         try:
@@ -273,7 +268,7 @@ class Session(Generic[S]):
         for part in self.parts.values():
             if isinstance(part, nn.Module):
                 self.require_finite_weights(part)
-        more = {"sizes": self.results.sync(), "ends": self.results.ends(), "settings": self.settings.saved}
+        more = {"sizes": self.results.sync(), "ends": self.results.ends(), "settings": self.settings.flat}
         self.checkpoints.save(self.progress.step, {**self.parts, "progress": self.progress}, more)
         self.saved_at = here
 

@@ -13,18 +13,15 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rl_plasticity import plugins
 from rl_plasticity.errors import one_line
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
-
-if TYPE_CHECKING:
-    from rl_plasticity.configs.commands import Supervised, Train
 
 POLL_S = 0.5
 SIGNALLED_S = 120  # after its signal, Slurm kills the job or queues it again within this time
@@ -44,7 +41,6 @@ class Job:
             node sees.
         threads: number of threads of torch; None: its own choice.
         plugins: the modules that the sweep loaded. A resumed run needs them, because saved settings name none.
-        settings: from the arguments, to notice that another sweep has begun another run in the folder since.
     """
 
     command: str
@@ -54,7 +50,6 @@ class Job:
     cwd: Path
     threads: int | None = None
     plugins: tuple[str, ...] = ()
-    settings: "Train | Supervised | None" = field(default=None, compare=False)
 
     @property
     def log(self) -> Path:
@@ -101,10 +96,6 @@ class Job:
             self.end(f"failed: {error}")
 
     def _run(self) -> str:
-        from rl_plasticity.runs import naming  # not at the top: the run's own process must first be tied to this one
-
-        if self.settings and (different := naming.difference(RunFolder(self.folder), self.settings)):
-            return f"failed: {self.folder} {different}; the same command again takes another name"
         if finished(self.folder):  # it made its last step when Slurm told it to save
             return "succeeded"
         arguments = [*self.arguments, f"out={self.folder}"]

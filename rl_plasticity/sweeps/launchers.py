@@ -6,7 +6,6 @@ The engines schedule the runs. The launchers only call them.
 import getpass
 import importlib
 import logging
-import re
 import shutil
 import subprocess
 import time
@@ -98,14 +97,6 @@ class Slurm:
             raise SettingsError("launcher=slurm: there is no sbatch here; start it where Slurm is")
         if "cuda" in devices and not (self.gpus_per_node or self.gres):
             raise SettingsError("device=cuda needs launcher.gpus_per_node=1 (or gres=...)")
-        on_nodes = _slurm("sinfo", "-h", "-o", "%G", *(["-p", self.partition] if self.partition else []))
-        if on_nodes is None:
-            raise SettingsError("launcher=slurm: sinfo fails; is the controller up?")
-        if (self.gpus_per_node or 0) > (most := most_gpus(on_nodes)):
-            raise SettingsError(f"launcher.gpus_per_node={self.gpus_per_node}, but no node has more than {most}")
-        name = (self.gres or "").partition(":")[0]
-        if name not in on_nodes:
-            raise SettingsError(f"launcher.gres={self.gres}, but no node has any {name}")
 
     def threads(self, jobs: int) -> int | None:
         return self.cpus_per_task
@@ -172,13 +163,6 @@ class Ray:
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 raise SettingsError(f"launcher.address={self.address}: {str(error).splitlines()[0]}") from error
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        for name, asked in (("GPU", self.num_gpus), ("CPU", self.num_cpus)):
-            most = max(node.get(name, 0) for node in nodes)
-            if asked > most:  # Ray would wait for ever for such a node
-                raise SettingsError(
-                    f"launcher.num_{name.lower()}s={asked:g}, but no node of the cluster has more than {most:g}"
-                )
 
     def threads(self, jobs: int) -> int | None:
         return max(1, int(self.num_cpus))
@@ -230,12 +214,6 @@ def load(arguments: Sequence[str]) -> Launcher:
             raise SettingsError(what if declared else f"the launcher {name!r} has no settings")
         settings[key.removeprefix("launcher.")] = declared[key].checked(key, value)
     return launcher(**settings)
-
-
-def most_gpus(sinfo: str) -> int:
-    """The largest number of GPUs of a node, from lines of ``sinfo -o %G``: ``gpu:a100:4(S:0-1),shard:16``."""
-    counts = [int(n) for n in re.findall(r"\bgpu(?::[^:,(\s]+)?:(\d+)", sinfo)]
-    return max(counts, default=0)
 
 
 def _slurm(*command: str) -> str | None:

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,11 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
-from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train
+from rl_plasticity.configs import written
+from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, parts_of
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
-from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import require_countable
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
 from rl_plasticity.sweeps.launchers import Launcher
@@ -57,17 +55,10 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
 
 def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launcher) -> int:
     """Make these runs, and print the outcome of each; returns and raises as `sweep`."""
-    for run in everything:
-        for module in plugins.changed(RunFolder(run.folder).plugin_sources):
-            raise SettingsError(
-                f"{_short(run.folder)} was made with other code of the plug {module} (see its folder plugins): choose "
-                "another out=, or take that code"
-            )
     todo = [run for run in everything if not finished(run.folder)]
     # Runs that differ in their seeds alone need one check.
     for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
         command.check(settings)
-        schema.warn_of_unlike(settings)
     if not todo:
         return report(everything, {}, 0)
     launcher.check([run.settings.device for run in todo])
@@ -76,7 +67,7 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     with refused(f"write to {folder}"):
         folder.mkdir(parents=True)
     where = (folder, Path.cwd(), launcher.threads(len(todo)), tuple(plugins.loaded))
-    jobs = [Job(command.name, run.arguments, run.folder, *where, run.settings) for run in todo]
+    jobs = [Job(command.name, run.arguments, run.folder, *where) for run in todo]
     print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
     stop = _Stop(folder / "stop")
     launcher.launch(jobs)
@@ -84,11 +75,8 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     return report(everything, outcomes, stop.received)
 
 
-def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) -> list[Run]:
+def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
     """The runs that the arguments stand for; the last setting varies fastest.
-
-    Args:
-        taken: folders that are reserved for other runs.
 
     Raises:
         SettingsError: a setting is bad, or a run is there twice.
@@ -99,16 +87,16 @@ def runs(kind: type[S], arguments: Sequence[str], taken: Iterable[Path] = ()) ->
     out = Path(paths.get("out", RESULTS)).absolute()
     own: list[str] = [a for a in arguments if not a.startswith("out=")]
     combined: dict[tuple[str, ...], S] = {}
-    combinations = [*itertools.product(*(written.each(kind, a) for a in own))]
+    combinations = [*itertools.product(*map(written.each, own))]
     if twice := [c for c, number in Counter(combinations).items() if number > 1]:
         raise SettingsError(f"the same run twice: {' '.join(twice[0])!r}")
     for combination in dict.fromkeys(_where_chosen(kind, combinations)):
         combined[combination] = branch.load(kind, combination)
-        require_countable(combined[combination])
-    _require_different(combined)
     folders: dict[Path, Run] = {}
     for combination, settings in combined.items():
-        folder = naming.place(out, settings, {*taken, *folders})
+        folder = out / naming.name(settings)
+        if other := folders.get(folder):
+            raise SettingsError(f"the same run twice: {' '.join(other.arguments)!r} and {' '.join(combination)!r}")
         folders[folder] = Run(combination, settings, folder)
     return [*folders.values()]
 
@@ -166,8 +154,7 @@ def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> I
     def prefixes(choices: Iterable[str]) -> set[str]:
         """The prefixes of the names of these choices' settings: ``reg.spectral.``."""
         groups = branch.load(kind, choices).groups
-        leaves = ((name, prefix, leaf) for name, group in groups.items() for prefix, leaf in group.leaves(name))
-        return {f"{group}.{leaf}." if prefix == group else f"{prefix}." for group, prefix, leaf in leaves}
+        return {f"{group}.{part}." for group, one in groups.items() for part in (parts_of(one.name) or [one.name])}
 
     names = {argument.partition("=")[0] for argument in combinations[0]}
     if all(name.count(".") < 2 for name in names):  # no setting names a choice
@@ -178,15 +165,3 @@ def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> I
     for combination, here in zip(combinations, own, strict=True):
         elsewhere = tuple(everywhere - here)
         yield tuple(a for a in combination if a.startswith(tuple(here)) or not a.startswith(elsewhere))
-
-
-def _require_different(combined: Mapping[tuple[str, ...], Train | Supervised]) -> None:
-    """Raises SettingsError if two runs train the same seed with the same settings."""
-    trained: dict[tuple[str, int], tuple[str, ...]] = {}
-    for arguments, settings in combined.items():
-        method = repr(naming.identity(replace(settings, seed=0, seeds=1)))
-        for seed in range(settings.seed, settings.seed + settings.seeds):
-            other = trained.setdefault((method, seed), arguments)
-            if other is not arguments:
-                first, second = (" ".join(one) for one in (other, arguments))
-                raise SettingsError(f"the same run twice: {first!r} and {second!r} both train seed {seed}")

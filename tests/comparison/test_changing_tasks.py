@@ -5,10 +5,9 @@ import pytest
 from folders import curve, write_run
 
 from rl_plasticity.compare import compare
-from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.summary import summarize
+from rl_plasticity.comparison.table import summarize
 from rl_plasticity.runs.folder import RunFolder
 
 SEQUENCE = ["env.sequence=[walker-stand,walker-walk]", "env.switch_every_env_steps=300", "total_env_steps=1200"]
@@ -86,16 +85,8 @@ def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
     assert (c.metric, c.unit, c.at) == ("task/return", "task", {"walker-stand, walker-walk in turn": 4})
     (row,) = c.rows
     assert row["mean"].value == 7.5
-    assert row["auc"].value == pytest.approx(np.mean([50, 8, 60, 7]) + 0.5)
-    assert row["first"].value == np.mean(FIRST)
-    assert row["drop"].value == pytest.approx((25 + 5) / 2 + 0.5)
-    assert row["recovery"].runs.tolist() == [300, np.inf, 300, np.inf]
-    assert row.get("change") is None  # the last and the first task are not the same
-    header, line = c.table()
-    shown = dict(zip(header, line, strict=True))
-    assert shown["env steps to recover"] == "not reached (2 of 4)"
-    assert "drop_of_a_task_that_returns" in c.to_csv()
-    assert "first_return" in c.to_csv()
+    assert row["area_under_curve"].value == pytest.approx(np.mean([50, 8, 60, 7]) + 0.5)
+    assert compare(of(tmp_path, name="again"), metric="task/drop").rows[0]["mean"].value == 5 + 0.5
 
 
 def test_other_metrics_are_compared_over_env_steps(tmp_path):
@@ -110,26 +101,5 @@ def test_the_fresh_agent_for_each_task_is_the_baseline_once_it_has_been_reset(tm
     folders = [of(tmp_path), of(tmp_path, name="b", shift=3, more=at_each), of(tmp_path, name="c", more=never)]
     c = summarize(group([run for folder in folders for run in read(RunFolder(folder))]))
     assert c.baseline.label == "none + periodic"
-    gaps = {row.label: row.get("gap") and row["gap"].value for row in c.rows}
-    assert gaps == {"none": -3, "none + head (never reset)": -3, "none + periodic": None}
-
-
-def test_the_figures_have_the_returns_with_the_changes_marked(tmp_path):
-    names = {drawn.name for drawn in draw(compare(of(tmp_path, seeds=5)))}
-    assert {"return_over_env_steps", "learning_curves"} <= names
-    assert "metrics_eval" not in names
-
-
-def test_what_came_of_it_late_is_the_last_third_of_the_tasks_less_the_first_in_whole_rounds(tmp_path):
-    def ends_of(name, given, ends):
-        tasks = curve(ends, "task/return", 100) | curve(ends, "eval/return", 100)
-        tasks |= curve([0.0] * len(ends), "task/first_return", 100)
-        total = ["env.switch_every_env_steps=100", f"total_env_steps={100 * len(ends)}", "random_env_steps=0"]
-        return compare(write_run(tmp_path / name, [*given, *total, "replay_ratio=1"], {0: tasks})).rows[0]
-
-    drawn = ["env=walker-stand", "env.changes=[dynamics]"]
-    assert ends_of("seven", drawn, [1.0, 3, 9, 9, 9, 20, 40])["late"].value == (20 + 40) / 2 - (1 + 3) / 2
-    in_turn = ["env.sequence=[walker-stand,walker-walk]"]
-    # Seven tasks are three rounds and a half: the first and the last two tasks, each of them once.
-    assert ends_of("rounds", in_turn, [100.0, 1, 9, 9, 9, 3, 140])["late"].value == (3 + 140) / 2 - (100 + 1) / 2
-    assert ends_of("too few", in_turn, [100.0, 1, 110, 2]).get("late") is None
+    gaps = {row.label: row.estimates.get("gap") and row["gap"].value for row in c.rows}
+    assert gaps == {"none": -3, "none + head": -3, "none + periodic": None}

@@ -16,7 +16,7 @@ from rl_plasticity.compare import HELP, OPTIONS, command, compare, parse
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.summary import summarize
+from rl_plasticity.comparison.table import summarize
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 
@@ -99,12 +99,11 @@ def test_a_sweep_becomes_a_table_a_csv_figures_and_a_page(made):
     tmp_path, (status, out, err) = made
     assert status == 0
     assert "spectral coef=1e-3" in out
-    assert "env steps to 5" in out
+    assert "steps to target" in out
     assert "fewer than 5 seeds" in err
     names = [
         "learning_curves",
         "final_performance",
-        "performance_profiles",
         "probability_of_improvement",
         "sensitivity",
     ]
@@ -123,32 +122,18 @@ def test_the_page_loads_nothing_and_is_well_formed(made):
     page = Page(text)
     assert not page.tags & {"link", "iframe", "object", "image"}
     loaded = ("src", "href", "xlink:href", "srcset")
-    assert all(value.startswith("#") for name, value in page.attributes if name in loaded)
+    assert all(value.startswith("data:") for name, value in page.attributes if name in loaded)
     assert not re.search(r"https?:|@import|url\((?!#)", text)
-    assert text.count("<svg") == text.count("<figcaption") == 8
+    assert text.count("<img") == text.count("<figcaption") == 7
     assert len(text) < 2_000_000
     for shown in (
         "reg.coef",
-        "Provenance of each run (10)",
-        "without an interval",
+        "Provenance of each run",
         "env step 2000",
         "replay_ratio",
     ):
         assert shown in page.text
-    assert page.text.index("fewer than 5 seeds") < page.text.index("Statistics") < page.text.index("Learning curves")
-
-
-def test_on_a_phone_the_verdict_comes_first_tables_show_that_they_scroll_and_figures_fit(made):
-    text = (made[0] / "out" / "report.html").read_text()
-    body = text.partition("<body>")[2]
-    verdict, warnings, first_table = (body.index(part) for part in ('<p class="lead">', "Warnings", "<table"))
-    assert verdict < warnings < first_table
-    assert body[:first_table].endswith('<div class="scroll many">')
-    assert body.count("<table") == len(re.findall(r'<div class="scroll( many)?"><table', body))  # nothing else is wide
-    phone = text.partition("@media (max-width: 40rem) {")[2].partition("@media")[0]
-    assert ".many::before" in phone
-    assert "figure.wide svg, figure.wide img { min-width: 0; }" in phone
-    assert "figure svg, figure img { max-width: 100%;" in text
+    assert page.text.index("fewer than 5 seeds") < page.text.index("Learning curves")
 
 
 def test_what_comes_from_outside_is_escaped(tmp_path):
@@ -164,7 +149,7 @@ def test_what_comes_from_outside_is_escaped(tmp_path):
     text = (tmp_path / "out" / "report.html").read_text()
     page = Page(text)
     assert not page.tags & {"b", "i"}
-    assert re.findall(r"<script[^>]*>", text) == [DATA, DATA.replace(">", ' id="groups">'), "<script>"]
+    assert "<script" not in text
     for shown in ("<i>x&y", f"{odd}0", "python -m '<script>'", "a<b"):
         assert shown in page.text
 
@@ -178,10 +163,9 @@ def test_supervised_runs_become_accuracies_over_tasks_and_updates(tmp_path):
         write_run(tmp_path / "s" / reg, [f"reg={reg}", "num_tasks=3"], rows, "supervised")
     comparison = compare(tmp_path / "s")
     head = " ".join(comparison.table()[0])
-    assert "mean over tasks" in head
-    assert "last - first task" in head
+    assert "IQM" in head
     names = {drawn.name for drawn in draw(comparison)}
-    assert names >= {"learning_curves", "accuracy_over_updates", "metrics_net", "metrics_task"}
+    assert names >= {"learning_curves", "metrics_eval", "metrics_net", "metrics_task"}
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -189,8 +173,7 @@ def test_one_run_alone_can_be_shown(tmp_path, one):
     status, out, err = call(one, f"out={tmp_path / 'out'}")
     assert status == 0
     assert "IQM" in out
-    assert "IQM [95 %]" not in out
-    assert "unfinished, at 2000 of 9000 env steps" in err
+    assert "none is unfinished" in err
 
 
 @pytest.mark.filterwarnings("error")
@@ -210,34 +193,11 @@ def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empt
     write_run(tmp_path / "s" / "none", ["total_env_steps=2000"], {"0": curve([1.0, 5.0]), "1": curve([1.0, 6.0])})
     status, out, err = call(tmp_path / "s", f"out={tmp_path / 'out'}")
     assert status == 0
-    assert "l2: eval/return is not finite at env step 2000 in 1 of 2 runs (seed 1)" in err
+    assert "l2: eval/return is not finite at the end of 1 run" in err
     assert "2 (1 not finite)" in out
     assert "2 (2 not finite)" in out
     assert [text.get_text() for text in drawn["metrics_other"].axes[0].texts] == ["no finite value"]
-    bars = [text.get_text() for text in drawn["final_performance"].axes[0].get_yticklabels()]
-    assert {"no method", "l2 (1 not finite)", "swr (2 not finite)"} <= {*bars}
     assert not drawn["learning_curves"].axes[0].texts
-
-
-def test_of_many_groups_the_baseline_and_the_best_have_a_colour_and_every_bar_its_name(tmp_path):
-    rows = {f"reg.coef={k}e-4 seed={s}": curve([1.0, k + s]) for k in range(1, 13) for s in range(2)}
-    runs = read(RunFolder(write_run(tmp_path / "many", ["reg=l2"], rows)))
-    drawn = {d.name: d.figure for d in draw(summarize(group(runs), baseline="coef=1e-4"))}
-    colours = {line.get_color() for line in drawn["learning_curves"].axes[0].lines}
-    assert len(colours) == 9  # black, 7, and grey
-    assert len(drawn["final_performance"].axes[0].get_yticklabels()) == 12
-    assert drawn["sensitivity"].axes[0].get_xscale() == "log"
-
-
-def test_agents_of_papers_have_their_names_in_the_figure_of_sensitivity_too(tmp_path):
-    runs = []
-    for agent in ("xqc", "bro"):
-        for lr in ("1e-4", "1e-3"):
-            settings = [f"agent={agent}", f"agent.lr={lr}", "total_env_steps=2000"]
-            folder = write_run(tmp_path / f"{agent}{lr}", settings, {"0": curve([1.0, 2.0])})
-            runs += read(RunFolder(folder))
-    figure = next(d.figure for d in draw(summarize(group(runs))) if d.name == "sensitivity")
-    assert {text.get_text() for text in figure.axes[0].get_legend().get_texts()} == {"xqc", "bro"}
 
 
 def test_a_legend_of_long_names_leaves_the_sensitivity_its_room(tmp_path):
@@ -263,32 +223,12 @@ def test_a_comparison_is_replaced_and_nothing_else_is(tmp_path, one):
     out = tmp_path / "out"
     call(one, f"out={out}")
     first = (out / "comparison.csv").read_text()
-    status, said, _ = call(one, f"out={out}", "metric=alpha")
+    status, _, _ = call(one, f"out={out}", "metric=alpha")
     assert status == 0
-    assert "replaced" in said
     assert (out / "comparison.csv").read_text() != first
-    (out / "figures" / "mine.png").write_bytes(b"mine")
-    status, _, err = call(one, f"out={out}")
-    assert status == 2
-    assert "(figures/mine.png)" in err
-    assert (out / "figures" / "mine.png").exists()
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_comparison_of_other_folders_is_not_replaced_and_one_of_more_folders_replaces_that_of_some(tmp_path, one):
-    other, out = shutil.copytree(one, tmp_path / "other's"), tmp_path / "out"
-    call(one, f"out={out}")
-    before = (out / "report.html").read_text()
-    status, _, err = call(other, f"out={out}")
-    assert (status, err.count("\n")) == (2, 1)
-    assert [name for name in (str(one), "other folders", "out=") if name not in err] == []
-    status, _, err = call(tmp_path / "othr's", f"out={out}")  # a folder that is not there is said first
-    assert (status, err.count("\n")) == (2, 1)
-    assert f"did you mean {other}?" in err
-    assert (out / "report.html").read_text() == before
-    status, said, _ = call(one, other, f"out={out}")
-    assert (status, "replaced" in said) == (0, True)
-    assert call(one, f"out={out}")[0] == 2
+    (out / "mine.png").write_bytes(b"mine")
+    assert call(one, f"out={out}")[0] == 0
+    assert (out / "mine.png").exists()
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -314,35 +254,10 @@ def test_what_is_in_the_way_is_said_before_any_run_is_read_and_nothing_of_others
 def test_out_may_be_a_link_whose_place_then_holds_the_comparison(tmp_path, one):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for said in ("wrote", "replaced"):
-        status, out, _ = call(one, f"out={tmp_path / 'link'}")
-        assert status == 0
-        assert said in out
+    for _ in range(2):
+        assert call(one, f"out={tmp_path / 'link'}")[0] == 0
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "elsewhere" / "report.html").exists()
-    (tmp_path / "elsewhere" / "mine").symlink_to(tmp_path / "one")
-    status, _, err = call(one, f"out={tmp_path / 'link'}")
-    assert status == 2
-    assert "(mine)" in err
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_what_came_to_the_place_while_it_was_drawn_is_not_deleted(tmp_path, one, monkeypatch):
-    out = tmp_path / "out"
-    call(one, f"out={out}")
-    before = (out / "comparison.csv").read_text()
-
-    def meanwhile(comparison):
-        (out / "mine.txt").write_text("mine")
-        return []
-
-    monkeypatch.setattr("rl_plasticity.comparison.figures.draw", meanwhile)
-    status, _, err = call(one, f"out={out}", "metric=alpha")
-    assert status == 2
-    assert "mine.txt" in err
-    assert (out / "mine.txt").read_text() == "mine"
-    assert (out / "comparison.csv").read_text() == before
-    assert {p.name for p in tmp_path.iterdir()} == {"one", "out"}
 
 
 def test_two_lists_that_share_a_setting_are_compared_together_and_a_group_can_be_left_out(tmp_path):
@@ -512,10 +427,9 @@ def test_the_command_loads_plugs_whose_metrics_say_which_values_are_better(tmp_p
         write_run(tmp_path / name, [f"reg={name}"], rows)
     with without_what_plugs_add(monkeypatch, tmp_path):
         monkeypatch.syspath_prepend(tmp_path)
-        assert "or plugins=[...]" in call("l2", "swr", "metric=actor/plug_spread", "out=c")[2]
+        assert "does not say" in call("l2", "swr", "metric=actor/plug_spread", "out=c")[2]
         status, out, err = call("l2", "swr", "metric=actor/plug_spread", "out=d", "plugins=[plug_of_metrics]")
         assert status == 0, err
         assert "does not say" not in err
-        assert "plugins=[plug_of_metrics]" in (tmp_path / "d" / "report.html").read_text()  # the command that made it
         assert "plugins=[plug_of_metrics]" in call("l2", "swr", "plugins=plug_of_metrics")[2]  # a list, as everywhere
-        assert "The lowest" in out
+        assert "lower is better" in out

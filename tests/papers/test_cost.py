@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from papers import cost
-from rl_plasticity.configs import schema
+from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import Supervised, Train
 
 DIGITS = ["data.train_size=100", "batch_size=32", "epochs_per_task=3", "seeds=2"]
 
 
 def updates(kind, *arguments):
-    return cost.updates(schema.load(kind, arguments).saved)
+    return cost.updates(written.nested(schema.load(kind, arguments).flat))
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,16 @@ def test_an_agent_s_updates_begin_after_the_random_env_steps():
     ],
 )
 def test_an_update_is_measured_on_noise_and_settings_that_do_not_matter_to_it_are_measured_once(kind, arguments):
-    settings = schema.load(kind, [*arguments, "batch_size=16"]).saved
+    settings = written.nested(schema.load(kind, [*arguments, "batch_size=16"]).flat)
     assert 0 < cost.seconds_per_update(settings) < 1
-    assert cost.key(settings) == cost.key(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"]).saved)
-    assert cost.key(settings) != cost.key(schema.load(kind, [*arguments, "batch_size=32"]).saved)
+    assert cost.key(settings) == cost.key(
+        written.nested(schema.load(kind, [*arguments, "batch_size=16", "reg=l2"]).flat)
+    )
+    assert cost.key(settings) != cost.key(written.nested(schema.load(kind, [*arguments, "batch_size=32"]).flat))
 
 
 def test_an_update_is_measured_by_the_cpu_time_of_one_thread_and_not_by_what_else_the_machine_does(monkeypatch):
-    settings = schema.load(Supervised, ["seeds=2"]).saved
+    settings = written.nested(schema.load(Supervised, ["seeds=2"]).flat)
     threads, waits, works = [], 0.0, 0.0
 
     def update():

@@ -13,7 +13,7 @@ from papers import __main__ as papers
 from papers import cost
 from papers import study as studies
 from rl_plasticity import compare
-from rl_plasticity.configs import schema
+from rl_plasticity.configs import schema, written
 from rl_plasticity.errors import FaultyRun
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.sweeps.launchers import Basic
@@ -142,7 +142,7 @@ def test_the_list_s_hours_are_recorded_ones_and_say_of_which_machine_and_clock(t
 def test_the_cost_is_measured_once_on_each_machine(tmp_path, capsys, monkeypatch):
     measured = []
     monkeypatch.setattr(cost, "seconds_per_update", lambda s: measured.append(s) or 3600.0)
-    keys = {cost.key(run.settings.saved) for small in (False, True) for of_method in
+    keys = {cost.key(written.nested(run.settings.flat)) for small in (False, True) for of_method in
             studies.load(EXPONENTS, small).runs(tmp_path).values() for run in of_method}  # fmt: skip
     machine = cost.Rates(tmp_path / "none").machine
     for _ in range(2):

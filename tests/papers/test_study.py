@@ -24,7 +24,7 @@ def _no_look_stays():
 
 def each_value(arguments, kind):
     """The first value of every list, and then each other value once: not every combination."""
-    lists = [written.each(kind, argument) for argument in arguments]
+    lists = [written.each(argument) for argument in arguments]
     first = [values[0] for values in lists]
     yield first
     for i, values in enumerate(lists):
@@ -52,7 +52,7 @@ def test_every_value_of_every_study_can_be_set(study):
     kind = study.makes.kind
     seen = {}
     for i, (label, arguments) in enumerate(study.arguments().items()):
-        shared = [a if i == 0 else written.each(kind, a)[0] for a in arguments if a in study.settings]
+        shared = [a if i == 0 else written.each(a)[0] for a in arguments if a in study.settings]
         for settings in each_value([*shared, *(a for a in arguments if a not in study.settings)], kind):
             identity = str(naming.identity(schema.load(kind, settings)))
             assert seen.setdefault(identity, label) == label, f"{label} is {seen[identity]}'s run again"
@@ -71,7 +71,7 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(study, of_one_
     if study.is_script or study.pages == {"comparison": {}}:
         return
     runs = [run for of_method in of_one_seed.values() for run in of_method]
-    flat = [dict(written.flat_values(run.settings.saved)) for run in runs]
+    flat = [dict(written.flat_values(written.nested(run.settings.flat))) for run in runs]
     tasks = {*groups.IGNORED, "env.name"}
     for page in study.pages.values():
         assert page.keys() <= {"where", "baseline", "metric"}
@@ -94,11 +94,11 @@ def test_the_costs_of_every_study_are_those_of_its_runs(study, of_one_seed):
     runs = run_updates = 0
     for label, of_method in of_one_seed.items():
         seeds = max(a for a in study.arguments()[label] if a.startswith(("seed=", "seeds=")))  # seeds= after seed=
-        processes, of_each = len(written.each(study.makes.kind, seeds)), 1
+        processes, of_each = len(written.each(seeds)), 1
         if seeds.startswith("seeds="):
             of_each = int(seeds.removeprefix("seeds="))
         runs += processes * len(of_method)
-        run_updates += processes * of_each * sum(cost.updates(run.settings.saved) for run in of_method)
+        run_updates += processes * of_each * sum(cost.updates(written.nested(run.settings.flat)) for run in of_method)
     assert (costs.runs, costs.run_updates) == (runs, run_updates)
 
 

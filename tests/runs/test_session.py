@@ -107,7 +107,11 @@ def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
     session.lock.release()
     assert session.settings.threads == 2
     env = RunFolder(folder).settings["env"]
-    assert session.settings.env.saved == {**env, "workers": True, "timeout_seconds": 77}
+    assert session.settings.env.settings == {
+        **{n: v for n, v in env.items() if n != "name"},
+        "workers": True,
+        "timeout_seconds": 77,
+    }
     assert (env["workers"], env["timeout_seconds"]) == (False, 600)
 
 

@@ -12,7 +12,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import job as jobs_module
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job
-from rl_plasticity.sweeps.launchers import Basic, Joblib, load, most_gpus
+from rl_plasticity.sweeps.launchers import Basic, Joblib, load
 
 
 @pytest.fixture
@@ -189,11 +189,6 @@ def test_runs_share_the_cores_of_the_machine(n_jobs, jobs, threads, monkeypatch)
     assert Joblib(n_jobs).threads(jobs) == threads
 
 
-def test_the_gpus_of_a_node_are_read_from_sinfo():
-    printed = {"(null)\n": 0, "gpu:2\ngpu:a100:4(S:0-1),shard:16\n": 4, "lustre:5,gpu:h200:8\n(null)": 8, "mygpu:7": 0}
-    assert {text: most_gpus(text) for text in printed} == printed
-
-
 @pytest.fixture
 def a_slurm(tmp_path, monkeypatch):
     """A Slurm with what `sinfo` and `squeue` print, or a command that fails."""
@@ -211,26 +206,6 @@ def a_slurm(tmp_path, monkeypatch):
             (tmp_path / name).chmod(0o755)
 
     return make
-
-
-@pytest.mark.parametrize(
-    ("gpus", "arguments", "device", "message"),
-    [
-        ("gpu:2", ["gpus_per_node=4"], "cuda", "gpus_per_node=4, but no node has more than 2"),
-        ("(null)", ["gres=shard:1"], "cuda", "no node has any shard"),
-        ("gpu:2", [], "cuda", "device=cuda needs launcher.gpus_per_node=1"),
-        ("gpu:2", ["gpus_per_node=2"], "cuda", None),
-        ("gpu:2,shard:8", ["gres=shard:1"], "cuda", None),
-        ("(null)", [], "cpu", None),
-    ],
-)
-def test_a_gpu_that_slurm_does_not_have_is_refused_before_anything_is_queued(gpus, arguments, device, message, a_slurm):
-    a_slurm(sinfo=gpus)
-    launcher = load(["launcher=slurm", *(f"launcher.{a}" for a in arguments)])
-    if message is None:
-        launcher.check(["cpu", device])
-    else:
-        refused(lambda: launcher.check(["cpu", device]), message)
 
 
 class FakeExecutor:
@@ -272,29 +247,3 @@ def test_a_queue_that_does_not_answer_is_no_lost_job(a_slurm, a_job, monkeypatch
     sleeping(monkeypatch, launchers, lambda _: next(polls) == 2 and jobs[1].end("succeeded"))
     load(["launcher=slurm"]).launch(jobs)
     assert jobs[1].outcome == "succeeded"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "device", "message"),
-    [
-        (["num_gpus=1"], "cuda", "num_gpus=1, but no node of the cluster has more than 0.5"),
-        (["num_cpus=5"], "cpu", "num_cpus=5, but no node of the cluster has more than 4"),
-        ([], "cuda", "device=cuda needs launcher.num_gpus"),
-        (["num_gpus=0.5"], "cuda", None),
-    ],
-)
-def test_what_no_node_of_a_ray_cluster_has_is_refused_at_once(arguments, device, message, monkeypatch):
-    fake = ModuleType("ray")
-    fake.is_initialized = lambda: True
-    fake.nodes = lambda: [
-        {"Alive": True, "Resources": {"CPU": 4.0}},
-        {"Alive": True, "Resources": {"CPU": 1.0, "GPU": 0.5}},
-        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
-    ]
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
-    launcher = load(["launcher=ray", *(f"launcher.{a}" for a in arguments)])
-    if message is None:
-        launcher.check([device])
-    else:
-        refused(lambda: launcher.check([device]), message)

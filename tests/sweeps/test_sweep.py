@@ -26,7 +26,6 @@ def test_a_sweep_is_every_combination_of_values_ranges_patterns_chains_and_lists
     both = [f"env={env}-run replay_ratio=2 seed={seed}" for env in ("cheetah", "walker") for seed in (0, 1)]
     assert combinations("env=cheetah-run,walker-run", "replay_ratio=2", "seed=0,1") == both
     assert combinations("seed=range(3,9,3)") == ["seed=3", "seed=6"]
-    assert combinations("reg=glob(w*)") == ["reg=wasserstein", "reg=weight_clipping", "reg=weight_decay", "reg=wrs"]
     assert combinations("reg=none,spectral+l2") == ["reg=none", "reg=spectral+l2"]
     assert combinations("reg=[none,swr]") == ["reg=[none,swr]"]  # side by side in one process
     assert runs(Train, ["env=gym:Pendulum-v1,cheetah-run"])[0].settings.env.name == "gym:Pendulum-v1"
@@ -59,13 +58,9 @@ def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
 def test_a_setting_that_names_a_choice_is_for_the_runs_that_make_it(arguments, expected):
     group = "reset" if "reset" in arguments else "reg"
     found = [getattr(run.settings, group) for run in runs(Train, arguments.split())]
-    assert [settings.choice for settings in found] == [choice for choice, _ in expected]
+    assert [settings.name for settings in found] == [choice for choice, _ in expected]
     for settings, (_, own) in zip(found, expected, strict=True):
-        usual = schema.chosen(group, settings.choice, Train).flat(group)
-        wanted = {name: declared.default for name, declared in usual.items()}
-        wanted |= {f"{group}.{name}": value for name, value in own.items()}
-        values = settings.flat(group)
-        assert {name: values[name] for name in wanted} == wanted
+        assert {name: settings.settings[name] for name in own} == own
 
 
 def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
@@ -81,20 +76,17 @@ def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
     [
         ("reg=none,none reg.spectral.coef=1", ["the same run twice", "'reg=none reg.spectral.coef=1'"]),
         ("reg=none,l2 reg.spectral.coef=1", ["reg.spectral.coef", "reg=none"]),
-        ("reg=none,spectral reg.spectral.coeff=1", ["'reg.spectral.coef'"]),
-        ("reg=none,spectral reg.spectral.coef=1 reg.coef=1", ["reg.NAME.coef"]),
+        ("reg=none,spectral reg.spectral.coeff=1", ["'reg.coef'"]),
         ("reg=spectral reg.spectral.coef=1 reg.coef=1", ["reg.coef is given twice"]),
         ("seed=0,0", ["the same run twice", "'seed=0'"]),
         ("lr=1e-3,0.001", ["the same run twice"]),
         ("device=cpu,auto", ["the same run twice"]),
-        ("seed=0,1 seeds=2", ["both train seed 1"]),
         ("seed=0,true", ["seed", "got True"]),
         ("seed=0,-1", ["seed", "from 0 up", "got -1"]),
         ("reg=none,spectrul", ["'spectral'"]),
         ("reg=none,swr reg.coef=1e-3", ["reg=none"]),
         ("seed=0 resume=x", ["resume="]),
         ("lr=interval(0,1)", ["lr", "'interval(0,1)'"]),
-        ("reg=glob(x*)", ["reg=glob(x*)"]),
         ("seed", ["name=value"]),
         ("seed=range(x)", ["range(FIRST,END)"]),
         ("seed=0,1 seed=2", ["seed is given twice"]),
@@ -122,44 +114,6 @@ def test_each_method_is_checked_once_whatever_the_seeds_and_before_the_first_run
     with pytest.raises(SettingsError, match=r"\bwrs\b"):
         sweep(command, [f"out={tmp_path}", "seed=0,1", "reg=none,swr,wrs"])
     assert checked == ["none", "swr", "wrs"]
-
-
-def test_runs_whose_names_have_no_room_for_what_differs_keep_their_numbers_when_started_again(tmp_path):
-    arguments = [f"out={tmp_path}", "agent.hidden=[64,64]", "agent.discount=0.9,0.95,0.99", "seed=0,1"]
-    first = runs(Train, arguments)
-    name = "cheetah-run_none_hidden=64,64_seed0"
-    assert [run.folder.name for run in first if run.settings.seed == 0] == [name, f"{name}_2", f"{name}_3"]
-    assert len({run.folder for run in first}) == 6
-    for run in (first[2], first[5]):  # of seed 0 the second, of seed 1 the third
-        run.folder.mkdir()
-        run.folder.joinpath("config.yaml").write_text(schema.dump(run.settings).replace("device: auto", "device: cpu"))
-    again = {run.arguments: run.folder for run in runs(Train, arguments)}
-    assert [again[run.arguments] == run.folder for run in (first[2], first[5])] == [True, True]
-    other_order = runs(Train, [*arguments[:2], "agent.discount=0.99,0.95,0.9", "seed=1,0"])
-    assert [again[first[i].arguments] for i in (2, 5)] == [other_order[i].folder for i in (3, 0)]
-    assert len({run.folder for run in other_order}) == 6
-
-
-def test_a_folder_with_other_settings_under_the_same_name_is_passed_over(tmp_path):
-    (run,) = runs(Train, [f"out={tmp_path}"])
-    run.folder.mkdir()
-    changed = schema.dump(run.settings).replace("replay_ratio: 16.0", "replay_ratio: 8.0")
-    run.folder.joinpath("config.yaml").write_text(changed)
-    (other,) = runs(Train, [f"out={tmp_path}"])
-    assert other.folder == run.folder.with_name(f"{run.folder.name}_2")
-    assert run.folder.joinpath("config.yaml").read_text() == changed
-
-
-def test_a_job_whose_folder_another_sweep_has_taken_since_fails_in_one_line_and_touches_nothing(tmp_path, capfd):
-    mine, other = runs(Train, [f"out={tmp_path}", "agent.hidden=[64,64]", "agent.discount=0.9,0.95"])
-    mine.folder.mkdir()
-    mine.folder.joinpath("config.yaml").write_text(schema.dump(other.settings))
-    mine.folder.joinpath("log.txt").write_text("2026-01-01 finished\n")
-    one = job.Job("train", mine.arguments, mine.folder, tmp_path / ".sweep", tmp_path, settings=mine.settings)
-    one.sweep.mkdir()
-    one()
-    assert f"failed: {mine.folder} holds a run with agent.discount=0.95, not 0.9; the same command" in one.outcome
-    assert not one.log.exists()
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -240,8 +194,6 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
     ("arguments", "names"),
     [
         ("launcher=ray", ["launcher=ray", "-m"]),
-        ("-m hydra/launcher=ray", ["hydra/launcher=ray", "launcher=ray now"]),
-        ("hydra.launcher.n_jobs=2", ["hydra.launcher.n_jobs=2", "launcher.n_jobs=2 now"]),
     ],
 )
 def test_a_launcher_without_m_or_in_its_former_words_is_refused_with_what_to_write(

@@ -1,0 +1,1 @@
+"""Regularizers in other libraries' loops: one module for each, imported, and its library needed, only by name."""
