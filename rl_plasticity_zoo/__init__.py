@@ -1,0 +1,1 @@
+"""Agents of later papers, large networks and rare optimizers: a plug that is installed beside `rl_plasticity`."""
