@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from rl_plasticity.errors import nearest
+from rl_plasticity.configs.gone import unknown
 
 COMMANDS = {
     "train": "train an agent on a control task",
@@ -26,7 +26,7 @@ def main() -> int:
         print("\npython -m rl_plasticity.COMMAND --help says what each takes.")
         return 0
     if command not in COMMANDS:
-        print(f"rl_plasticity: unknown command {command!r}{nearest(command, COMMANDS)}", file=sys.stderr)
+        print(f"rl_plasticity: {unknown('command', command, COMMANDS, f'command {command}')}", file=sys.stderr)
         return 2
     sys.argv[1:] = arguments
     runpy.run_module(f"rl_plasticity.{command}", run_name="__main__", alter_sys=True)

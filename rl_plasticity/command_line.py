@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, shown
+from rl_plasticity.configs.gone import unknown
+from rl_plasticity.errors import FaultyRun, SettingsError, one_line, printable
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
@@ -147,7 +148,7 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
             places.append(argument)
             continue
         if name not in valid:
-            raise SettingsError(f"unknown option {shown(name)}{nearest(name, valid)}")
+            raise unknown("option", name, valid)
         if name in options:
             raise SettingsError(f"{name} is given twice")
         if not value:

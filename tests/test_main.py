@@ -17,7 +17,7 @@ def call(monkeypatch, *arguments):
 
 def test_it_lists_exactly_the_commands_there_are():
     there = {path.stem for path in PACKAGE.glob("*.py") if 'if __name__ == "__main__":' in path.read_text()}
-    assert COMMANDS.keys() == there - {"__main__", "reproduce"}
+    assert COMMANDS.keys() == there - {"__main__", "live", "reproduce"}
     done = subprocess.run([sys.executable, "-m", "rl_plasticity"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     for name, does in COMMANDS.items():

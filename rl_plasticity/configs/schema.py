@@ -33,9 +33,10 @@ from rl_plasticity.configs.commands import (
     parts_of,
     presets,
 )
+from rl_plasticity.configs.gone import GONE, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, nested, parse
-from rl_plasticity.errors import SettingsError, nearest, shown
+from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.settings import Declared, item_of, settings_of
 
 Settings = TypeVar("Settings")
@@ -61,7 +62,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
             given.setdefault("preset", given.pop("agent"))
         start["preset"] = given.pop("preset", DEFAULT_PRESET[kind])
         if start["preset"] not in presets(kind):
-            raise SettingsError(f"unknown preset {shown(start['preset'])}{nearest(start['preset'], presets(kind))}")
+            raise unknown("preset", start["preset"], presets(kind), f"preset={start['preset']}")
         own = files.settings_of(called(kind), start["preset"])
         start |= {f"{n}.name" if n in GROUPS[kind] else n: v for n, v in own.items()}
     if sequence := given.get("env.sequence") if kind is Train and not base else None:
@@ -130,7 +131,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         declared |= declared_of(kind, group, names[group], values.get(f"{group}.{KINDS[group].inner[0]}"))
     for name in values:
         if name not in declared and name != "preset":
-            raise SettingsError(f"unknown setting {shown(name)}{nearest(name, declared)}")
+            raise unknown("setting", name, declared)
     for env in (names["env"], *(values.get("env.sequence") or ())) if kind is Train else ():
         if (module := plugins.module_of(str(env))) and module not in plugins.loaded:
             raise SettingsError(f"env {env!r}: no saved settings load the module {module!r}")
@@ -180,9 +181,10 @@ def declared_of(kind: type[Any], group: str, choice: Any, inner: Any = None, pre
         raise SettingsError(f"env must be a word, got {shown(choice)}")
     if group != "env" and not (isinstance(choice, str) and choice in names_of(group)):
         others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
-        hint = f"; did you mean {others[0]!r}?" if others else nearest(choice, names_of(group))
-        hint += "" if others or plugins.loaded else " (plugins=[my_module] loads your own)"
-        raise SettingsError(f"unknown {group} {shown(choice)}{hint}")
+        if others:
+            raise SettingsError(f"unknown {group} {shown(choice)}; did you mean {others[0]!r}?")
+        own = "" if plugins.loaded else " (plugins=[my_module] loads your own)"
+        raise unknown(group, choice, names_of(group), f"{group}={choice}", own)
     return {f"{prefix}.{n}": d for n, d in KINDS[group].settings(choice, inner).items()}
 
 
@@ -238,8 +240,9 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names
     """The error about a setting that does not exist."""
     group, _, last = name.rpartition(".")
     group = group.partition(".")[0]
+    gone = f"{group}.{last}" if group else name
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
-    if group in names and not any(d.startswith(f"{group}.") for d in declared):
+    if gone not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
         return SettingsError(f"{name}: {group}={as_written(names[group])} has no settings")
-    return SettingsError(f"unknown setting {shown(name)}{nearest(name, [*names, *declared, 'preset'])}")
+    return unknown("setting", name, [*names, *declared, "preset"], gone)

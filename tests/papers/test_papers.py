@@ -230,25 +230,3 @@ def test_a_reader_that_stops_reading_is_neither_a_traceback_nor_a_fault(argument
     line = f"{sys.executable} -m papers {arguments} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-def test_the_command_of_before_goes_on_in_a_checkout_and_says_where_it_went(tmp_path):
-    done = called("rl_plasticity.reproduce", "swr/figure-1", "small=true", "dry_run=true", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stderr == "rl_plasticity.reproduce is now python -m papers\n"
-    assert done.stdout.startswith("python papers/swr_figure1.py --small")
-
-
-def test_the_command_of_before_says_that_a_wheel_has_no_papers_even_beside_a_package_of_that_name(tmp_path):
-    place = tmp_path / "rl_plasticity"
-    place.mkdir()
-    for name in ("__init__.py", "reproduce.py"):
-        (place / name).write_bytes((studies.REPOSITORY / "rl_plasticity" / name).read_bytes())
-    other = tmp_path / "elsewhere" / "papers"
-    other.mkdir(parents=True)
-    (other / "__main__.py").write_text("raise AssertionError")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import runpy; "
-    code += "runpy.run_module('rl_plasticity.reproduce', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", code], cwd=other.parent, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "rl_plasticity.reproduce is now python -m papers in a checkout of the repository: clone it\n"
