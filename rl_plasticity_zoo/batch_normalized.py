@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
-
 from rl_plasticity.networks.norms import StackedBatchNorm, StackedRMSNorm, through
 from rl_plasticity.networks.residual import EXPANSION, UnitLinear
+from torch import Tensor, nn
+
 from rl_plasticity.seeding import derived
 
 

@@ -7,17 +7,17 @@ from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
+from rl_plasticity.agents.distributions import Projection, cross_entropy, expected, hl_gauss, projected, two_hot
+from rl_plasticity.networks.norms import StackedDropout, called
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity.agents.distributions import Projection, cross_entropy, expected, hl_gauss, projected, two_hot
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.networks import ObservationNorm, RewardNorm
-from rl_plasticity.networks.norms import StackedDropout, called
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derived, uniform_at
 from rl_plasticity.settings import Setting, check, checked

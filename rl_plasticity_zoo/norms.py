@@ -1,5 +1,13 @@
 """Norms and dropout of the later agents' networks."""
 
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.seeding import derived, uniform_at
+
+
 class StackedBatchNorm(nn.BatchNorm1d):
     """``nn.BatchNorm1d`` for each run: ``[runs, batch, n]`` to the same; gain, shift and statistics are ``[runs, n]``.
 

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
+from rl_plasticity.agents.distributions import cross_entropy, expected, projected
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity.agents.distributions import cross_entropy, expected, projected
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import SettingsError, choose

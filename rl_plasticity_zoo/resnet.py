@@ -5,10 +5,10 @@ Each activation is a module of its own, used once, so that ``regularizers.hidden
 
 from typing import Literal
 
+from rl_plasticity.networks.norms import MeanOnlyBatchNorm2d
 from torch import Tensor, nn
 
 from rl_plasticity.networks.activations import Activation, fit_gain_, make_activation
-from rl_plasticity.networks.norms import MeanOnlyBatchNorm2d
 
 Norm = Literal["batch", "mean_only"]
 _NORMS = {"batch": nn.BatchNorm2d, "mean_only": MeanOnlyBatchNorm2d}

@@ -30,9 +30,7 @@ class Critic(nn.Module):
         make: called with seeds for each critic; returns a network of observation and action.
     """
 
-    def __init__(
-        self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int = 1
-    ) -> None:
+    def __init__(self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int = 1) -> None:
         super().__init__()
         self.critics = nn.ModuleList(make(derived(seeds, i)) for i in range(num_critics))
 

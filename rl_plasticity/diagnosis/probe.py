@@ -80,8 +80,6 @@ def measure(
     return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
 
 
-
-
 class Measured(dict[str, Tensor]):
     """Metrics by name, as `measure` returns them.
 

@@ -181,9 +181,7 @@ class SelectiveReinit(Intervention):
         return (flat <= limit).reshape(use.shape)
 
 
-def _recycled(
-    part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenUnits, Tensor]]
-) -> Change:
+def _recycled(part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenUnits, Tensor]]) -> Change:
     """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size."""
     learner = part.learner
     found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes]

@@ -1,6 +1,5 @@
 """Measures of what a network does and can still learn, ``-> [*runs]``, in the dtype of the input."""
 
-
 import torch
 from torch import Tensor
 
@@ -15,12 +14,6 @@ def representation_change(before: Tensor, after: Tensor) -> Tensor:
     """
     moved = torch.linalg.matrix_norm(after - before)
     return torch.where(moved > 0, moved / torch.linalg.matrix_norm(before), torch.zeros_like(moved))
-
-
-
-
-
-
 
 
 def discounted_returns(
@@ -67,11 +60,3 @@ def q_overestimation(q: Tensor, returns: Tensor) -> Tensor:
     Fujimoto et al. (2018). Variant: divided by the size of the mean return (Chen et al. 2021, REDQ).
     """
     return (q - returns).mean(-1)
-
-
-
-
-
-
-
-

@@ -58,17 +58,3 @@ def frobenius_norm(matrix: Tensor) -> Tensor:
     """sqrt(sum of squares) of ``[*runs, out, fan_in]``, ``[*runs]``."""
     norm: Tensor = torch.linalg.matrix_norm(matrix)
     return norm
-
-
-
-
-
-
-
-
-
-
-
-
-
-

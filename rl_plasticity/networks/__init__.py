@@ -41,9 +41,8 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = Choices(
 """Choices of ``net=``, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
 """
 
-def make_network(
-    name: str, shape: Sequence[int], num_classes: int, seeds: Sequence[int], **settings: Any
-) -> nn.Module:
+
+def make_network(name: str, shape: Sequence[int], num_classes: int, seeds: Sequence[int], **settings: Any) -> nn.Module:
     """The network called `name` in `NETWORKS`.
 
     Args:

@@ -43,16 +43,6 @@ class CReLU(nn.Module):
         return torch.cat((input, -input), self.dim).relu()
 
 
-
-
-
-
-
-
-
-
-
-
 def make_activation(name: str, dim: int = -1, runs: int | None = None) -> tuple[nn.Module, int]:
     """The activation module, and the number of features that it makes of each one on axis `dim`.
 

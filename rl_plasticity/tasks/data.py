@@ -196,9 +196,7 @@ def load(
     if source.by_class:
         order = _evenly(train[1], shuffle=False)
         train = train[0][order], train[1][order]
-    return Data.of(
-        name, train, test, source.num_classes, train_size, validation, source.scale, validation_from
-    )
+    return Data.of(name, train, test, source.num_classes, train_size, validation, source.scale, validation_from)
 
 
 def _evenly(labels: Tensor, shuffle: bool) -> Tensor:

@@ -238,6 +238,7 @@ def test_the_actor_s_head_is_the_same_however_its_log_std_is_bounded():
 
 # --- networks -------------------------------------------------------------------------------------------------------
 
+
 @pytest.mark.parametrize(
     "settings",
     [

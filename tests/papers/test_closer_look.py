@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import CASES, StopAfter, assert_equal_states, refused
 from folders import go, rows, run_supervised, without_what_plugs_add
+from rl_plasticity.networks.resnet import BasicBlock
 from scipy import stats
 from torch import nn
 
@@ -20,7 +21,6 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import SGD, Adam, AdamP
 from rl_plasticity.metrics import generalized_gaussian_shape, project_to_input_span
 from rl_plasticity.networks import MLP
-from rl_plasticity.networks.resnet import BasicBlock
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.supervised import command

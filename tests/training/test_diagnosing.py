@@ -4,12 +4,10 @@ import math
 from functools import partial
 
 import pytest
-import torch
 from conftest import StopAfter, once, refused
 from folders import PENDULUM, go, resume, rows, run, run_supervised
 
 from rl_plasticity import supervised, train
-from rl_plasticity.agents import SAC
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.diagnosis import trials

@@ -3,11 +3,11 @@ import math
 
 import pytest
 import torch
+from rl_plasticity.agents.distributions import hl_gauss, two_hot
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from rl_plasticity.agents import AGENT_NETWORKS, SAC, Batch
-from rl_plasticity.agents.distributions import hl_gauss, two_hot
 from rl_plasticity.agents.sac import (
     actor_loss,
     bellman_target,

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from rl_plasticity.networks.residual import HypersphereBlock, Scaler
 from torch import nn
 from torch.nn import functional as F
 
 from rl_plasticity.networks import MLP, Hypersphere, ObservationNorm, Simba
-from rl_plasticity.networks.residual import HypersphereBlock, Scaler
 from rl_plasticity.regularizers import layers, make_regularizer
 
 X = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1))
