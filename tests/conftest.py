@@ -3,7 +3,6 @@
 import gc
 import os
 import random
-import shutil
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -302,45 +301,3 @@ def assert_equal_states(a, b):
     for name, value in a.items():
         same = torch.equal(value, b[name]) if isinstance(value, torch.Tensor) else value == b[name]
         assert same, name
-
-
-# --- a real browser for pages: Chromium without a screen, through playwright; tests of pages are skipped without either
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-QUIET = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if "NEEDS_BROWSER" in os.environ:
-        import playwright.sync_api as playwright
-    else:
-        playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make test-browser")
-    if CHROMIUM is None:
-        (pytest.fail if "NEEDS_BROWSER" in os.environ else pytest.skip)("no Chromium is installed: make test-browser")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", *QUIET])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def opened(browser):
-    """Opens an address; fails in the end if the page said an error or asked for anything but addresses like it."""
-    pages, wrong = [], []
-
-    def open_(address, width=1200, scheme="light"):
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        page.set_default_timeout(600_000)  # however busy the machine is
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        start = "/".join(address.split("/")[:3])
-        page.on("request", lambda request: None if request.url.startswith(start) else wrong.append(request.url))
-        page.goto(address)
-        pages.append(page)
-        return page
-
-    yield open_
-    for page in pages:
-        page.close()
-    assert [text for text in wrong if "ERR_CONNECTION_REFUSED" not in text] == []  # the page's server may have ended

@@ -77,7 +77,7 @@ def test_no_two_modules_import_each_other_however_far_around():
     assert len(order) == len(FILES)
 
 
-PAPERS = sorted((ROOT / "papers").rglob("*.py"))
+OUTSIDE = [path for folder in ("papers", "rl_plasticity_zoo") for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def promised():
@@ -110,8 +110,8 @@ def asked_of_the_package(path):
     return found
 
 
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_the_papers_use_what_the_package_promises_to_everybody(path):
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_papers_and_zoo_use_what_the_package_promises_to_everybody(path):
     public = promised() | {"rl_plasticity": {*rl_plasticity.__all__}}
     for module in ("rl_plasticity.metrics", "rl_plasticity.metrics.statistics"):
         public[module] = {*vars(importlib.import_module(module))}
@@ -126,12 +126,12 @@ def test_what_the_package_promises_is_there():
         assert names <= {*vars(importlib.import_module(module))}, module
 
 
-def test_the_package_never_imports_the_papers():
+def test_the_package_never_imports_papers_or_zoo():
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) else []
-            assert not [name for name in names if name.partition(".")[0] == "papers"], path
+            assert not [name for name in names if name.partition(".")[0] in ("papers", "rl_plasticity_zoo")], path
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def test_what_goes_into_other_people_s_loops_needs_torch_and_numpy_alone():
     rooms = ("regularizers", "interventions", "metrics", "learning.learner", "learning.attached", "diagnosis.probe")
     modules = [f"rl_plasticity.{name}" for name in rooms]
     assert "torch" in imported_with_only(modules, "torch", "numpy")
-    for name in ("gymnasium", "omegaconf", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
+    for name in ("gymnasium", "yaml", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
         assert name not in needed_by("torch", "numpy")
 
 
@@ -226,7 +226,7 @@ def test_a_command_and_a_public_name_that_need_the_extra_say_so():
         assert (status, said.count("\n")) == (1, 1), name
         assert said.startswith("rl_plasticity: ")
         assert said.endswith(f": {extra}\n")
-    assert re.search(rf"rl_plasticity.RunFolder .*omegaconf.*{re.escape(extra)}", ended["name"][1])
+    assert re.search(rf"rl_plasticity.RunFolder .*yaml.*{re.escape(extra)}", ended["name"][1])
     for name in ("module", "attribute"):
         assert re.search(rf"rl_plasticity.train .*{re.escape(extra)}$", ended[name][1].strip())
 

@@ -13,7 +13,7 @@ import pytest
 from rl_plasticity.runs import provenance
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = ROOT / "rl_plasticity"
+PACKAGE, ZOO = ROOT / "rl_plasticity", ROOT / "rl_plasticity_zoo"
 NOTE = "rl_plasticity/commit.txt"
 
 
@@ -39,11 +39,10 @@ def test_an_installed_package_s_commit_is_the_one_it_was_built_from(noted, tmp_p
 def test_the_wheel_holds_the_package_once_with_its_settings_and_nothing_generic(built):
     (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {n.split("/")[0].split("-")[0] for n in names} == {"rl_plasticity"}
-    kinds = (".py", ".yaml", ".csv", ".css", ".js")
-    files = [p for p in PACKAGE.rglob("*") if p.suffix in kinds or p.name == "py.typed"]
-    expected = {str(p.relative_to(ROOT)) for p in files}
-    packed = [n for n in names if n.startswith("rl_plasticity/")]
+    assert {n.split("/")[0].split("-")[0] for n in names} == {"rl_plasticity", "rl_plasticity_zoo"}
+    both = [path for package in (PACKAGE, ZOO) for path in package.rglob("*")]
+    expected = {str(p.relative_to(ROOT)) for p in both if p.suffix in (".py", ".yaml", ".csv") or p.name == "py.typed"}
+    packed = [n for n in names if not n.split("/")[0].endswith(".dist-info")]
     assert sorted(packed) == sorted([*expected, NOTE])
     assert len(packed) == len(set(packed))
     assert "rl_plasticity/py.typed" in packed  # so that who installs it has its types
@@ -67,7 +66,16 @@ def test_the_source_distribution_holds_each_file_once_and_no_links(built):
     assert not any(m.issym() or m.islnk() for m in members)
     top = {m.name.split("/")[1] for m in members}
     assert not top & {"agents", "envs", "configs"}
-    assert {"rl_plasticity", "papers", "tests", "scripts", "README.md", "LICENSE", "pyproject.toml"} <= top
+    assert {
+        "rl_plasticity",
+        "rl_plasticity_zoo",
+        "papers",
+        "tests",
+        "scripts",
+        "README.md",
+        "LICENSE",
+        "pyproject.toml",
+    } <= top
     assert sum(m.name.endswith("/agents/sac.py") for m in members) == 1
 
 
@@ -110,6 +118,6 @@ def test_every_pinned_version_is_what_runs_here_and_torch_is_pinned_nowhere_else
     from importlib import metadata
 
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
-    for name in ("torch", "numpy", "mujoco", "dm_control", "gymnasium", "omegaconf", "Shimmy"):
+    for name in ("torch", "numpy", "mujoco", "dm_control", "gymnasium", "filelock", "Shimmy"):
         assert metadata.version(name).split("+")[0] == pins[name]
     assert "torch==" not in (ROOT / "pyproject.toml").read_text()

@@ -57,35 +57,6 @@ def test_a_workflow_calls_targets_that_the_makefile_has(path):
     assert {"test", "wheel"} <= called <= there
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_may_do_the_least_ends_and_takes_actions_at_a_version(path):
-    text = path.read_text()
-    whole = yaml.safe_load(text)
-    assert whole["permissions"] in ({}, {"contents": "read"})
-    assert whole["concurrency"]["group"]
-    assert "secrets." not in text
-    assert "pull_request_target" not in text
-    for job in jobs(path):
-        assert job["timeout-minutes"] <= 60
-        granted = job.get("permissions", {})
-        assert granted in ({}, {"contents": "read"}, {"id-token": "write"})
-        if granted == {"id-token": "write"}:  # what may publish runs nothing of the repository
-            assert not any("run" in step or "checkout" in step.get("uses", "") for step in job["steps"])
-    for step in steps(path):
-        if "uses" in step:
-            assert re.fullmatch(r"[\w./-]+@(v\d+|release/v\d+)", step["uses"]), step
-        if "checkout" in step.get("uses", ""):
-            assert step["with"]["persist-credentials"] is False
-
-
-def test_linux_takes_no_cuda_in_any_workflow_and_macos_no_index_of_its_own():
-    cpu = "https://download.pytorch.org/whl/cpu"
-    assert all(cpu in path.read_text() for path in WORKFLOWS)
-    (ci,) = (path for path in WORKFLOWS if path.name == "ci.yml")
-    (step,) = (step for step in steps(ci) if "PIP_EXTRA_INDEX_URL" in step.get("run", ""))
-    assert step["if"] == "runner.os == 'Linux'"
-
-
 def test_what_is_tested_is_what_is_promised():
     (ci,) = (path for path in WORKFLOWS if path.name == "ci.yml")
     (job,) = jobs(ci)
@@ -149,16 +120,6 @@ def test_every_place_that_says_the_version_says_the_same():
     assert f"Now that is {newest.rpartition('.')[0]}." in (ROOT / "SECURITY.md").read_text()
 
 
-def test_the_changelog_has_the_usual_form_newest_first():
-    titles = re.findall(r"^## (.+)$", CHANGELOG, re.MULTILINE)
-    assert titles[0] == "[Unreleased]"
-    assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", title) for title in titles[1:])
-    versions = [tuple(map(int, re.findall(r"\d+", title)[:3])) for title in titles[1:]]
-    assert versions == sorted(versions, reverse=True)
-    kinds = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
-    assert {*re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE)} <= {*kinds}
-
-
 # --- the container ----------------------------------------------------------------------------------------------------
 
 
@@ -197,6 +158,3 @@ def test_every_claim_of_the_security_page_names_a_test_that_there_is():
     for row in rows:
         ((file, test),) = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.rpartition("|")[2])
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), row
-    hostile = (ROOT / "tests" / "test_hostile.py").read_text()
-    unnamed = [name for name in re.findall(r"^def (test_\w+)", hostile, re.MULTILINE) if name not in page]
-    assert len(unnamed) <= 2, unnamed  # what only shows that nothing good is refused
