@@ -159,6 +159,35 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
     return places, options
 
 
+def at_once(name: str) -> None:
+    """Print the help of a command, or refuse its arguments, before it imports torch, which takes seconds.
+
+    The command's module calls this first. If this returns, the command goes on, and reads its arguments itself.
+    """
+    from rl_plasticity.configs import commands
+
+    kind = getattr(commands, name.capitalize())
+    main(name, partial(help_of, kind), partial(_refuse, kind))
+    if HELP & {*sys.argv[1:]}:
+        sys.exit()
+
+
+def _refuse(kind: type[Any], arguments: Sequence[str]) -> None:
+    """Raises SettingsError where the command would, as far as no other run must be read."""
+    from rl_plasticity.configs import commands, schema, written
+
+    if kind not in commands.DEFAULT_PRESET:
+        if ":" not in "".join(arguments[:1]):  # a function that makes a network, see `diagnose.of_files`
+            looked_at(kind, arguments)
+    elif not written.FLAGS & {*arguments} and not any(a.startswith("from=") for a in arguments):
+        settings = schema.load(kind, arguments)
+        if kind is commands.Train and settings.resume is None:
+            from rl_plasticity.envs.control import check_name
+
+            for env in settings.env.sequence or (settings.env.name,):
+                check_name(env)
+
+
 def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     """The text of ``--help``: the usage, and the settings, with those of plugs that the arguments name."""
     from rl_plasticity.configs import commands, schema

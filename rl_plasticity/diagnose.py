@@ -1,5 +1,10 @@
 """Find out whether a run's networks still learn as fresh ones do: ``python -m rl_plasticity.diagnose RUN``."""
 
+if __name__ == "__main__":  # help and misspelt settings do not wait for torch
+    from rl_plasticity import command_line
+
+    command_line.at_once("diagnose")
+
 import importlib
 import json
 import sys

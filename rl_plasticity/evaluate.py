@@ -1,5 +1,10 @@
 """Returns of a trained policy: ``python -m rl_plasticity.evaluate RUN``."""
 
+if __name__ == "__main__":  # help and misspelt settings do not wait for torch
+    from rl_plasticity import command_line
+
+    command_line.at_once("evaluate")
+
 import math
 from pathlib import Path
 

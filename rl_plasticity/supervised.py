@@ -1,5 +1,10 @@
 """Train on a continual supervised problem: ``python -m rl_plasticity.supervised task=random_labels reg=swr``."""
 
+if __name__ == "__main__":  # help and misspelt settings do not wait for torch
+    from rl_plasticity import command_line
+
+    command_line.at_once("supervised")
+
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,10 @@
 """Train an agent on a control task: ``python -m rl_plasticity.train env=cheetah-run reg=spectral``."""
 
+if __name__ == "__main__":  # help and misspelt settings do not wait for torch
+    from rl_plasticity import command_line
+
+    command_line.at_once("train")
+
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,10 @@
 """A trained policy as a video: ``python -m rl_plasticity.watch RUN``."""
 
+if __name__ == "__main__":  # help and misspelt settings do not wait for torch
+    from rl_plasticity import command_line
+
+    command_line.at_once("watch")
+
 import os
 import sys
 from collections.abc import Callable, Iterator
