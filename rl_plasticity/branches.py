@@ -13,7 +13,7 @@ from rl_plasticity import command_line
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.comparison.table import FEW, FEW_HINT, Comparison, Row, counted, shown, summarize
-from rl_plasticity.configs.commands import ONCE, Diagnose, Train, learned_for
+from rl_plasticity.configs.commands import ONCE, Diagnose, Train, updates_by
 from rl_plasticity.errors import FaultyRun, SettingsError, nearest, one_line, printable, refused
 from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
@@ -95,7 +95,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
         raise SettingsError(f"no checkpoint of step {at} in {folder.checkpoints}{nearest(at, map(str, saved))}")
     steps = d.branch_env_steps or max(1, parent.total_env_steps // 10)
     updates = int(checkpoint.load(folder.checkpoints, at, whole=False)["progress"]["updates"])
-    if not parent.replay_ratio or learned_for(parent, at + steps) == learned_for(parent, at):
+    if updates_by(parent, at + steps) == updates_by(parent, at):
         raise SettingsError(f"no update would be made in {steps} env steps from {at}: give more, branch_env_steps=N")
     device = device_here(d.device) if d.device != "auto" or device_here("auto") == "cpu" else parent.device
     common = [f"from={folder}", f"at={at}", f"total_env_steps={at + steps}", f"device={device}"]

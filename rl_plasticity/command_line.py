@@ -220,7 +220,6 @@ def train(command: "Command[Any, Any]") -> None:
 
             schema.load_plugs_of(arguments)
             return sweep(command, [a for a in arguments if a not in written.FLAGS])
-        written.require_one_run(arguments)
         session, built = command.prepare(arguments)
         print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too

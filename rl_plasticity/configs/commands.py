@@ -12,53 +12,11 @@ from rl_plasticity.settings import Declared, Setting, settings_of
 # The groups whose choice may be a list that trains side by side, and whose settings may be such lists too.
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}
 
-Threads = Annotated[
-    int | Literal["auto"],
-    Setting(
-        "threads that several runs are divided among; for one run, torch's own; auto: one for one run of stacked "
-        "networks, else all cores",
-        least=1,
-        most=1024,
-        belongs_to="machine",
-    ),
-]
-Device = Annotated[
-    Literal["auto", "cpu", "cuda"], Setting("device that trains; auto: CUDA if there is a GPU", belongs_to="machine")
-]
-Compile = Annotated[
-    bool | Literal["auto"], Setting("compile the update; auto: where it saves time", belongs_to="machine")
-]
-Precision = Annotated[
-    Literal["float32", "bfloat16", "tf32", "auto"],
-    Setting("number format that large matrix products read; auto: bfloat16 where the machine has units for it"),
-]
-From = Annotated[
-    int | None,
-    Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
-]
-DiagnoseEvery = Annotated[
-    int | None,
-    Setting(
-        "updates between two trials of what the networks learn beside fresh ones (trainability); null: never",
-        least=1,
-        belongs_to="watched",
-    ),
-]
-Out = Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")]
-Resume = Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")]
-From_ = Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")]
-At = Annotated[int | None, Setting("env step or epoch of that checkpoint; null: the newest", least=0)]
-Once = Annotated[
-    int | None,
-    Setting("updates of the whole run after which the reset acts, once, in place of its periods", least=1),
-]
 RunDevice = Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")]
 Position = Annotated[
     int | None,
     Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
 ]
-First = Annotated[int, Setting("seed of the first run", least=0)]
-Runs = Annotated[int, Setting("runs that train together, with consecutive seeds", least=1)]
 
 
 class Several(list[Any]):
@@ -92,34 +50,98 @@ class Group:
             raise AttributeError(f"no setting {setting!r}") from None
 
     @property
-    def parts(self) -> list["Group"]:
-        """The members of a chain or a list, each with its own settings; none for a single choice."""
-        return [
-            Group(one, {n.removeprefix(f"{one}."): v for n, v in self.settings.items() if n.startswith(f"{one}.")})
-            for one in parts_of(self.name)
-        ]
+    def chained(self) -> list["Group"]:
+        """The regularizers of a chain, each with its own settings; none for any other choice."""
+        return self._each(members_of(self.name)) if isinstance(self.name, str) else []
 
     @property
-    def members(self) -> list["Group"]:
-        """The choices that train side by side: the parts of a list, else the group itself."""
-        return self.parts if isinstance(self.name, list) else [self]
+    def side_by_side(self) -> list["Group"]:
+        """The choices that train side by side: the members of a list, else the group itself."""
+        return self._each(self.name) if isinstance(self.name, list) else [self]
+
+    def _each(self, names: Sequence[str]) -> list["Group"]:
+        settings = self.settings.items()
+        return [Group(n, {k.removeprefix(f"{n}."): v for k, v in settings if k.startswith(f"{n}.")}) for n in names]
 
     def flat(self, prefix: str) -> dict[str, Any]:
         """The choice and all settings by dotted name: ``reg.name``, ``reg.l2.coef``."""
         return {f"{prefix}.name": self.name, **{f"{prefix}.{name}": value for name, value in self.settings.items()}}
 
 
-def parts_of(choice: Any) -> list[str]:
+def members_of(choice: Any) -> list[str]:
     """The members of a list or a chain; none for a single choice."""
     if isinstance(choice, list):
         return choice
     return choice.split("+") if isinstance(choice, str) and "+" in choice else []
 
 
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """The settings of a command that trains."""
+    """The settings of both commands that train."""
 
     preset: str
+    seed: Annotated[int, Setting("seed of the first run", least=0)] = 0
+    seeds: Annotated[int, Setting("runs that train together, with consecutive seeds", least=1)] = 1
+    batch_size: Annotated[int, Setting("transitions or images per update", least=1)] = 256
+    log_every_updates: Annotated[
+        int | Literal["auto"],
+        Setting(
+            "updates between two rows of losses and norms; auto: a sixtieth of the run, at most 16000 "
+            "(supervised: 500)",
+            least=1,
+            belongs_to="watched",
+        ),
+    ] = "auto"
+    measure_every_updates: Annotated[
+        int | Literal["auto"],
+        Setting(
+            "updates between two measurements of plasticity, on frozen transitions, or on images at the end of a task; "
+            "auto: a sixtieth of the run, at most 16000 (supervised: 5000); 0: never",
+            least=0,
+            belongs_to="watched",
+        ),
+    ] = "auto"
+    diagnose_every_updates: Annotated[
+        int | None,
+        Setting(
+            "updates between two trials of what the networks learn beside fresh ones (trainability); null: never",
+            least=1,
+            belongs_to="watched",
+        ),
+    ] = None
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        Setting("device that trains; auto: CUDA if there is a GPU", belongs_to="machine"),
+    ] = "auto"
+    threads: Annotated[
+        int | Literal["auto"],
+        Setting(
+            "threads that several runs are divided among; for one run, torch's own; auto: one for one run of stacked "
+            "networks, else all cores",
+            least=1,
+            most=1024,
+            belongs_to="machine",
+        ),
+    ] = "auto"
+    compile: Annotated[
+        bool | Literal["auto"], Setting("compile the update; auto: where it saves time", belongs_to="machine")
+    ] = "auto"
+    precision: Annotated[
+        Literal["float32", "bfloat16", "tf32", "auto"],
+        Setting("number format that large matrix products read; auto: bfloat16 where the machine has units for it"),
+    ] = "float32"
+    bfloat16_from: Annotated[
+        int | None,
+        Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
+    ] = None
+    out: Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")] = "auto"
+    resume: Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")] = None
+    from_: Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")] = None
+    at: Annotated[int | None, Setting("env step or epoch of that checkpoint; null: the newest", least=0)] = None
+    reset_once_after_updates: Annotated[
+        int | None,
+        Setting("updates of the whole run after which the reset acts, once, in place of its periods", least=1),
+    ] = None
 
     @property
     def groups(self) -> dict[str, Group]:
@@ -144,9 +166,6 @@ class Train(RunSettings):
     reg: Group
     reset: Group
     agent: Group
-    preset: str
-    seed: First = 0
-    seeds: Runs = 1
     total_env_steps: Annotated[int, Setting("env steps of each run", least=1)] = 1_000_000
     replay_ratio: Annotated[float, Setting("updates per env step", least=0)] = 16.0
     random_env_steps: Annotated[int, Setting("env steps with random actions at the start", least=0)] = 10_000
@@ -160,7 +179,6 @@ class Train(RunSettings):
             "exploration again"
         ),
     ] = "keep"
-    batch_size: Annotated[int, Setting("transitions per update", least=1)] = 256
     eval_every_env_steps: Annotated[
         int, Setting("env steps between two evaluations", least=1, belongs_to="watched")
     ] = 10_000
@@ -168,51 +186,7 @@ class Train(RunSettings):
     checkpoint_every_env_steps: Annotated[
         int, Setting("env steps between two checkpoints", least=1, belongs_to="watched")
     ] = 50_000
-    log_every_updates: Annotated[
-        int | Literal["auto"],
-        Setting(
-            "updates between two rows of losses and norms; auto: a sixtieth of the run, at most 16000",
-            least=1,
-            belongs_to="watched",
-        ),
-    ] = "auto"
-    measure_every_updates: Annotated[
-        int | Literal["auto"],
-        Setting(
-            "updates between two measurements of plasticity, on frozen transitions; auto: a sixtieth of the run, "
-            "at most 16000; 0: never",
-            least=0,
-            belongs_to="watched",
-        ),
-    ] = "auto"
-    diagnose_every_updates: DiagnoseEvery = None
-    device: Device = "auto"
-    threads: Threads = "auto"
-    compile: Compile = "auto"
-    precision: Precision = "float32"
-    bfloat16_from: From = None
     overlap: Annotated[bool, Setting("updates beside the env step, without its transition: for GPUs")] = False
-    out: Out = "auto"
-    resume: Resume = None
-    from_: From_ = None
-    at: At = None
-    reset_once_after_updates: Once = None
-
-
-def learning_env_steps(step: int, random_env_steps: int, restart_every: int | None) -> int:
-    """Number of env steps of learning among the first `step`.
-
-    Args:
-        random_env_steps: env steps without learning at the start.
-        restart_every: env steps after which they come again (``on_change=restart``); None: never.
-    """
-    whole, begun = divmod(step, restart_every) if restart_every else (0, step)
-    return whole * max(0, (restart_every or 0) - random_env_steps) + max(0, begun - random_env_steps)
-
-
-def updates_after(learning_steps: int, replay_ratio: float) -> int:
-    """Number of updates after this number of env steps of learning, which begins after the random env steps."""
-    return max(0, math.floor(learning_steps * replay_ratio + 1e-6))  # 1300 * 0.7 is 910
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,12 +199,8 @@ class Supervised(RunSettings):
     optimizer: Group
     reg: Group
     reset: Group
-    preset: str
-    seed: First = 0
-    seeds: Runs = 1
     num_tasks: Annotated[int | None, Setting("tasks of the sequence; null: the sequence's own number", least=1)] = None
     epochs_per_task: Annotated[int, Setting("passes over the images of a task", least=1)] = 100
-    batch_size: Annotated[int, Setting("images per update", least=1)] = 256
     lr: Annotated[float, Setting("the optimizer's learning rate", least=0)] = 1e-3
     eval_every_epochs: Annotated[
         int,
@@ -241,38 +211,10 @@ class Supervised(RunSettings):
     checkpoint_every_epochs: Annotated[
         int, Setting("epochs between two checkpoints", least=1, belongs_to="watched")
     ] = 50
-    log_every_updates: Annotated[
-        int | Literal["auto"],
-        Setting(
-            "updates between two rows of losses and norms; auto: a sixtieth of the run, at most 500",
-            least=1,
-            belongs_to="watched",
-        ),
-    ] = "auto"
-    measure_every_updates: Annotated[
-        int | Literal["auto"],
-        Setting(
-            "plasticity metrics on frozen images, at the end of a task; auto: a sixtieth of the run, at most 5000; 0: "
-            "never",
-            least=0,
-            belongs_to="watched",
-        ),
-    ] = "auto"
     measure_every_epochs: Annotated[
         int | None,
         Setting("epochs between two measurements; null: measure_every_updates decides", least=1, belongs_to="watched"),
     ] = None
-    diagnose_every_updates: DiagnoseEvery = None
-    device: Device = "auto"
-    threads: Threads = "auto"
-    compile: Compile = "auto"
-    precision: Precision = "float32"
-    bfloat16_from: From = None
-    out: Out = "auto"
-    resume: Resume = None
-    from_: From_ = None
-    at: At = None
-    reset_once_after_updates: Once = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,14 +325,17 @@ def restart_every(s: Train) -> int | None:
     return s.env.switch_every_env_steps if s.on_change == "restart" else None
 
 
-def learned_for(s: Train, step: int) -> int:
-    """Number of env steps of learning among the first `step`."""
-    return learning_env_steps(step, s.random_env_steps, restart_every(s))
+def updates_by(s: Train, step: int) -> int:
+    """Number of updates among the first `step` env steps, for ``replay_ratio`` of them per env step of learning."""
+    every = restart_every(s)
+    tasks, inside = divmod(step, every) if every else (0, step)
+    learning = tasks * max(0, (every or 0) - s.random_env_steps) + max(0, inside - s.random_env_steps)
+    return math.floor(learning * s.replay_ratio + 1e-6)  # 1300 * 0.7 is 910
 
 
-def planned_updates(s: Train) -> float:
+def planned_updates(s: Train) -> int:
     """Number of updates of a run."""
-    return s.prime_updates + learned_for(s, s.total_env_steps) * s.replay_ratio
+    return s.prime_updates + updates_by(s, s.total_env_steps)
 
 
 def period(updates: float, longest: int, multiple_of: int = 1) -> int:
@@ -400,7 +345,9 @@ def period(updates: float, longest: int, multiple_of: int = 1) -> int:
 
 def own_settings(kind: type[Any]) -> dict[str, Declared]:
     """The settings of a command besides those of its groups, by their written names: ``from`` for ``from_``."""
-    return {as_written_name(name): declared for name, declared in settings_of(kind).items()}
+    shared = vars(RunSettings)["__annotations__"]  # come last
+    declared = sorted(settings_of(kind).items(), key=lambda item: item[0] in shared)
+    return {as_written_name(name): one for name, one in declared}
 
 
 def as_written_name(argument: str) -> str:

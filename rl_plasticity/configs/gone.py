@@ -1,6 +1,7 @@
 """What earlier versions had, and what replaces it: settings, choices, presets, commands, forms of a value."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from rl_plasticity.errors import SettingsError, nearest, shown
 
@@ -16,6 +17,9 @@ GONE: dict[str, str] = {
     "reg.until_epoch": PAPERS,
     "reg=all": "went in 0.3: name each, reg=[none,l2,spectral]",
     "reset=all": "went in 0.3: name each, reset=[none,periodic]",
+    "reg=chain": "is written reg=l2+spectral in saved settings since 0.3: compare it with the version that made it",
+    "reg=side_by_side": "is a list in saved settings since 0.3: compare it with the version that made it",
+    "reset=side_by_side": "is a list in saved settings since 0.3: compare it with the version that made it",
     "glob(": "went in 0.3: name each value, reg=none,l2 with -m",
     "${": "went in 0.3: write the value itself",
     "preset=spectral": f"{PRESETS}spectral-mnist, -fashion, -emnist, -svhn, -cifar10, -cifar100, -tiny or -imagenet32",
@@ -26,6 +30,26 @@ GONE: dict[str, str] = {
     "choose": "went from compare in 0.3: compare every value, then report the best one on seeds of its own",
     "against": "went from compare in 0.3: python -m papers draws the papers' curves, in a checkout",
 }
+# The values with which a setting that went did nothing: saved runs that have them are the runs of today.
+DID_NOTHING: dict[str, Any] = {
+    "logger": "tensorboard",
+    "allow_lost_rows": False,
+    "reg.from_update": 0,
+    "reg.until_update": None,
+    "reg.from_epoch": 0,
+    "reg.until_epoch": None,
+}
+
+
+def as_gone(setting: str) -> str:
+    """A setting's key in `GONE`: its group and its last word, ``reg.from_update`` for ``reg.l2.from_update``."""
+    *groups, last = setting.split(".")
+    return f"{groups[0]}.{last}" if groups else last
+
+
+def did_nothing(setting: str, value: Any) -> bool:
+    """Whether a saved setting is one that went, with the value that did nothing."""
+    return as_gone(setting) in DID_NOTHING and DID_NOTHING[as_gone(setting)] == value
 
 
 def unknown(what: str, name: object, valid: Iterable[str], written: str = "", hint: str = "") -> SettingsError:

@@ -4,9 +4,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, own_settings, presets
+from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, presets
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.schema import declared_of, names_of
+from rl_plasticity.configs.schema import declared_by, names_of
 from rl_plasticity.configs.written import as_written
 from rl_plasticity.settings import Declared
 
@@ -26,9 +26,7 @@ def describe(kind: type[Any], asked: Sequence[str], width: int) -> str:
         lines.append(_line("preset", DEFAULT_PRESET[kind], ", ".join(presets(kind)), width))
         lines += ["", "reg=spectral+l2 chains regularizers; reg=[none,spectral] trains its members side by side."]
         lines += ["--help reg=NAME shows the settings of another choice.", ""]
-    declared = own_settings(kind)
-    for group in GROUPS[kind]:
-        declared |= declared_of(kind, group, chosen[group])
+    declared = declared_by(kind, {group: chosen[group] for group in GROUPS[kind]})
     return "\n".join([*lines, *(_described(name, one, width) for name, one in declared.items())])
 
 

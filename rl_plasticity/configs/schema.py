@@ -10,6 +10,7 @@ Settings are one flat dict, from the command line to ``config.yaml``: ``{"reg.na
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -29,11 +30,11 @@ from rl_plasticity.configs.commands import (
     Train,
     as_arguments,
     called,
+    members_of,
     own_settings,
-    parts_of,
     presets,
 )
-from rl_plasticity.configs.gone import GONE, unknown
+from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, nested, parse
 from rl_plasticity.errors import SettingsError, shown
@@ -54,58 +55,35 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
     """
     given = by_name(asked)
     load_plugs(given.pop("plugins", []))
-    start: dict[str, Any] = {}
-    if base:
-        start = {n: v for n, v in base.flat.items() if n.partition(".")[0] not in given}
-    elif kind in DEFAULT_PRESET:
-        if kind is Train and given.get("agent") in files.agents_of_papers():  # the agents of papers are presets
-            given.setdefault("preset", given.pop("agent"))
-        start["preset"] = given.pop("preset", DEFAULT_PRESET[kind])
-        if start["preset"] not in presets(kind):
-            raise unknown("preset", start["preset"], presets(kind), f"preset={start['preset']}")
-        own = files.settings_of(called(kind), start["preset"])
-        start |= {f"{n}.name" if n in GROUPS[kind] else n: v for n, v in own.items()}
-    if sequence := given.get("env.sequence") if kind is Train and not base else None:
-        given.setdefault("env", sequence[0])
+    start = _start(kind, given, base)
     names = {g: given.pop(g, start.get(f"{g}.name", KINDS[g].default)) for g in GROUPS[kind]}
-    for env in (names["env"], *(given.get("env.sequence") or ())) if kind is Train else ():
-        if module := plugins.module_of(str(env)):
-            plugins.load_one(module, f"env {env!r}")  # the user names it, like any plug
-    full = {**start, **given}
-    declared = own_settings(kind)
-    for group, name in names.items():
-        inner = KINDS[group].inner[0]
-        declared |= declared_of(kind, group, name, full.get(f"{group}.{inner}", full.get(f"{group}.{name}.{inner}")))
-    values = {name: one.default for name, one in declared.items()}
-    for name in [n for n in values if n.startswith("reset.") and kind is Supervised]:  # with the tasks, by default
-        group, _, last = name.rpartition(".")
-        mine = (f"{group}.every", f"reset.{names['reset']}.every")
-        if last in EACH_TASK and not any(n.startswith(mine) for n in given):
-            values[name] = EACH_TASK[last]
-    applied = {d: start[n] for d in declared for n in (d, _full(d, names)) if n in start}
+    for module in _modules(names, given):
+        plugins.load_one(module, f"env {names['env']!r}")  # the user names it, like any plug
+    declared = declared_by(kind, names, {**start, **given})
+    applied: dict[str, Any] = {}
+    for name, value in start.items():  # a preset may set what its choices alone have
+        applied |= dict.fromkeys((d for d in declared if name in (d, _full(d, names))), value)
     for name, value in given.items():
-        group, _, rest = name.partition(".")
-        short = f"{group}.{rest.removeprefix(f'{names[group]}.')}" if group in names else name
-        if short not in declared:
-            raise _unknown(kind, name, declared, names)
-        if short in given and short != name:
-            raise SettingsError(f"{short} is given twice")
-        applied[short] = value
-    return _made(kind, names, declared, {**values, "preset": start.get("preset"), **applied})
+        meant = [name] if name in declared else [d for d in declared if name == _full(d, names)]
+        if not meant:
+            raise _unknown(name, declared, names)
+        if meant[0] in given and meant[0] != name:
+            raise SettingsError(f"{meant[0]} is given twice")
+        applied |= dict.fromkeys(meant, value)
+    defaults = {name: one.default for name, one in declared.items()}
+    if kind is Supervised:
+        defaults |= _each_task(declared, names, given)
+    return _made(kind, names, declared, {**defaults, "preset": start.get("preset"), **applied})
 
 
 def load_plugs(named: Any) -> None:
     """Load the installed plugs, and those in the setting ``plugins``.
 
     Raises:
-        SettingsError: the value is no list of modules, or a module cannot be imported.
+        SettingsError: the value names no modules, or one cannot be imported.
     """
-    names = named if isinstance(named, list | tuple) else [named]
-    if all(isinstance(name, str) for name in names):
-        modules = f"[{','.join(map(plugins.as_module, names))}]"
-        if modules != as_written(named):
-            raise SettingsError(f"plugins={as_written(named)}: it is a list of modules, plugins={modules}")
-    plugins.load(settings_of(plugins.load)["plugins"].checked("plugins", named))
+    names = settings_of(plugins.load)["plugins"].checked("plugins", [named] if isinstance(named, str) else named)
+    plugins.load([*map(plugins.as_module, names)])
 
 
 def load_plugs_of(arguments: Iterable[str]) -> None:
@@ -123,18 +101,18 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
         SettingsError: a setting is missing, unknown or out of range.
     """
     values = dict(flat_values(saved))
-    names, declared = {}, own_settings(kind)
     for group in GROUPS[kind]:
         if f"{group}.name" not in values:
             raise SettingsError(f"{group}.name is missing: these are no settings of rl_plasticity.{called(kind)}")
-        names[group] = values.pop(f"{group}.name")
-        declared |= declared_of(kind, group, names[group], values.get(f"{group}.{KINDS[group].inner[0]}"))
+    names = {group: values.pop(f"{group}.name") for group in GROUPS[kind]}
+    declared = declared_by(kind, names, values)
+    values = {name: value for name, value in values.items() if name in declared or not did_nothing(name, value)}
     for name in values:
         if name not in declared and name != "preset":
-            raise unknown("setting", name, declared)
-    for env in (names["env"], *(values.get("env.sequence") or ())) if kind is Train else ():
-        if (module := plugins.module_of(str(env))) and module not in plugins.loaded:
-            raise SettingsError(f"env {env!r}: no saved settings load the module {module!r}")
+            raise unknown("setting", name, declared, as_gone(name))
+    for module in _modules(names, values):
+        if module not in plugins.loaded:
+            raise SettingsError(f"env {names['env']!r}: no saved settings load the module {module!r}")
     # A setting of the machine may be newer than the run: it does not make another run of it.
     optional = {*OPTIONAL, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
     for name in (*declared, "preset"):
@@ -151,9 +129,7 @@ def dump(settings: Train | Supervised) -> str:
 
 def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     """The names of a command's settings with this ``belongs_to``: ``machine`` or ``watched``."""
-    declared = own_settings(kind)
-    for group in GROUPS[kind]:
-        declared |= declared_of(kind, group, KINDS[group].default)
+    declared = declared_by(kind, {group: KINDS[group].default for group in GROUPS[kind]})
     return tuple(name for name, d in declared.items() if d.setting.belongs_to == belongs_to)
 
 
@@ -163,38 +139,94 @@ def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in settings.items() if name not in machine}
 
 
-def declared_of(kind: type[Any], group: str, choice: Any, inner: Any = None, prefix: str = "") -> dict[str, Declared]:
-    """The settings of a choice by dotted name; for a list or a chain those of each member, ``reg.l2.coef``.
+def declared_by(
+    kind: type[Any], names: Mapping[str, Any], values: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Declared]:
+    """All settings of a command with these choices, by their names.
+
+    Args:
+        values: of settings; some choose what other settings there are.
 
     Raises:
         SettingsError: there is no such choice; the nearest name is in the message.
     """
+    declared = own_settings(kind)
+    for group, name in names.items():
+        inner = KINDS[group].inner[0]
+        declared |= _declared_of(group, name, values.get(f"{group}.{inner}", values.get(f"{group}.{name}.{inner}")))
+    return declared
+
+
+def names_of(group: str) -> list[str]:
+    """The names of a group's choices."""
+    papers = files.agents_of_papers() if group == "agent" else []
+    return [*(["none"] if group == "reset" else []), *KINDS[group].names, *papers]
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _start(kind: type[Any], given: dict[str, Any], base: RunSettings | None) -> dict[str, Any]:
+    """The settings that the given ones override, by name: those of `base`, or of a preset, which is taken from `given`.
+
+    Raises:
+        SettingsError: there is no such preset.
+    """
+    if base:
+        return {name: value for name, value in base.flat.items() if name.partition(".")[0] not in given}
+    if kind not in DEFAULT_PRESET:
+        return {}
+    if kind is Train and given.get("agent") in files.agents_of_papers():
+        if "preset" in given:
+            raise SettingsError(f"agent={given['agent']} is a preset, beside preset={given['preset']}: give one")
+        given["preset"] = given.pop("agent")
+    if sequence := given.get("env.sequence"):
+        given.setdefault("env", sequence[0])
+    preset = given.pop("preset", DEFAULT_PRESET[kind])
+    if preset not in presets(kind):
+        raise unknown("preset", preset, presets(kind), f"preset={preset}")
+    own = files.settings_of(called(kind), preset).items()
+    return {"preset": preset} | {f"{name}.name" if name in GROUPS[kind] else name: value for name, value in own}
+
+
+def _modules(names: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """The modules in the names of environments, ``gym:MODULE:NAME``."""
+    envs = (names.get("env"), *(values.get("env.sequence") or ()))
+    return [module for env in envs if (module := plugins.module_of(str(env)))]
+
+
+def _declared_of(group: str, choice: Any, inner: Any, prefix: str = "") -> dict[str, Declared]:
+    """The settings of a choice by dotted name; for a list or a chain those of each member, ``reg.l2.coef``."""
     prefix = prefix or group
-    parts = parts_of(choice) if group == "reg" or (group == "reset" and isinstance(choice, list)) else []
+    members = members_of(choice) if group == "reg" or (group == "reset" and isinstance(choice, list)) else []
     of_list = isinstance(choice, list) and group in SIDE_BY_SIDE
-    if (of_list and not parts) or len({*map(str, parts)}) < len(parts):
-        raise SettingsError(f"{group}: expected one or more different {SIDE_BY_SIDE[group]}, got {parts}")
-    if parts:
-        of_each = (declared_of(kind, group, part, inner, f"{prefix}.{part}") for part in parts)
-        return {name: one for of_part in of_each for name, one in of_part.items()}
+    if (of_list and not members) or len({*map(str, members)}) < len(members):
+        raise SettingsError(f"{group}: expected one or more different {SIDE_BY_SIDE[group]}, got {members}")
+    if members:
+        of_each = (_declared_of(group, one, inner, f"{prefix}.{one}") for one in members)
+        return {name: declared for one in of_each for name, declared in one.items()}
     if group == "env" and not isinstance(choice, str):
         raise SettingsError(f"env must be a word, got {shown(choice)}")
     if group != "env" and not (isinstance(choice, str) and choice in names_of(group)):
-        others = [f"{other}={choice}" for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE and choice in names_of(other)]
-        if others:
-            raise SettingsError(f"unknown {group} {shown(choice)}; did you mean {others[0]!r}?")
+        for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE else ():
+            if choice in names_of(other):
+                raise SettingsError(f"unknown {group} {shown(choice)}; did you mean '{other}={choice}'?")
         own = "" if plugins.loaded else " (plugins=[my_module] loads your own)"
         raise unknown(group, choice, names_of(group), f"{group}={choice}", own)
     return {f"{prefix}.{n}": d for n, d in KINDS[group].settings(choice, inner).items()}
 
 
-def names_of(group: str) -> list[str]:
-    """The names of a group's choices."""
-    more = {"reset": ["none"], "agent": files.agents_of_papers()}.get(group, [])
-    return [*more[: group == "reset"], *KINDS[group].names, *more[group == "reset" :]]
-
-
-# ------------------------------------------------------------------------------------------------------------------
+def _each_task(
+    declared: Mapping[str, Declared], names: Mapping[str, Any], given: Mapping[str, Any]
+) -> dict[str, int | None]:
+    """The periods of interventions where there are tasks: with each task, unless one of their periods is given."""
+    periods = {}
+    for name in declared:
+        group, _, last = name.rpartition(".")
+        own = (f"{group}.every", f"reset.{names['reset']}.every")
+        if name.startswith("reset.") and last in EACH_TASK and not any(n.startswith(own) for n in given):
+            periods[name] = EACH_TASK[last]
+    return periods
 
 
 def _full(name: str, names: Mapping[str, Any]) -> str:
@@ -236,13 +268,13 @@ def _made(
     return kind(**as_arguments(plain), **groups)
 
 
-def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
+def _unknown(name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
     """The error about a setting that does not exist."""
-    group, _, last = name.rpartition(".")
-    group = group.partition(".")[0]
-    gone = f"{group}.{last}" if group else name
+    group, _, last = as_gone(name).rpartition(".")
+    if "launcher" in (name, group):
+        return SettingsError(f"{name} is for a sweep: add -m")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
-    if gone not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
+    if as_gone(name) not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
         return SettingsError(f"{name}: {group}={as_written(names[group])} has no settings")
-    return unknown("setting", name, [*names, *declared, "preset"], gone)
+    return unknown("setting", name, [*names, *declared, "preset"], as_gone(name))

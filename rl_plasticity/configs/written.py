@@ -47,17 +47,6 @@ def parse(argument: str) -> Given:
     return Given(name, _value(text, argument), argument)
 
 
-def of_launcher(arguments: Iterable[str]) -> list[str]:
-    """The arguments for the launcher of a sweep: ``launcher=NAME launcher.SETTING=VALUE``."""
-    return [a for a in arguments if a.startswith(("launcher=", "launcher."))]
-
-
-def require_one_run(arguments: Iterable[str]) -> None:
-    """Raises SettingsError if an argument is for a launcher, which a single run does not have."""
-    if found := of_launcher(arguments):
-        raise SettingsError(f"{found[0]} is for a sweep: add -m")
-
-
 def parse_path(argument: str) -> Given | None:
     """A setting of `PATHS`, whose path may hold any character; None for any other argument."""
     name, equals, path = argument.partition("=")

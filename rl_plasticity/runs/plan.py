@@ -96,7 +96,7 @@ def variants(s: Train | Supervised) -> list[Variant]:
 
 def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
     """Each choice of one member from every list of the group `name`: the chosen settings, and the group with them."""
-    for member in group.members:
+    for member in group.side_by_side:
         choice = ((f"{name}.name", member.name),) if member is not group else ()
         lists = {setting: values for setting, values in member.settings.items() if isinstance(values, Several)}
         # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
@@ -161,14 +161,14 @@ def _alike(groups: Sequence[Group]) -> list[list[Group]]:
 
 def _strengths(reg: Group) -> list[str]:
     """The settings for which a regularizer takes a tensor with one value for each run."""
-    if reg.parts:
+    if reg.chained:
         return []
     return [name for name, declared in settings_of(REGULARIZERS[reg.name]).items() if "Tensor" in declared.kinds]
 
 
 def _regularizer(net: nn.Module, reg: Group, strengths: Mapping[str, Tensor]) -> Regularizer:
-    if reg.parts:
-        return Chain(net, *(_regularizer(net, part, {}) for part in reg.parts))
+    if reg.chained:
+        return Chain(net, *(_regularizer(net, one, {}) for one in reg.chained))
     return make_regularizer(reg.name, net, **{**reg.settings, **strengths})
 
 

@@ -191,7 +191,7 @@ LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm
 
 def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Divide arguments into those of runs and those of the launcher, ``launcher=NAME launcher.SETTING=VALUE``."""
-    of_launcher = written.of_launcher(arguments)
+    of_launcher = [a for a in arguments if a.startswith(("launcher=", "launcher."))]
     return [a for a in arguments if a not in of_launcher], of_launcher
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
 from rl_plasticity.configs import written
-from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, parts_of
+from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, members_of
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
@@ -154,7 +154,7 @@ def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> I
     def prefixes(choices: Iterable[str]) -> set[str]:
         """The prefixes of the names of these choices' settings: ``reg.spectral.``."""
         groups = branch.load(kind, choices).groups
-        return {f"{group}.{part}." for group, one in groups.items() for part in (parts_of(one.name) or [one.name])}
+        return {f"{group}.{m}." for group, one in groups.items() for m in (members_of(one.name) or [one.name])}
 
     names = {argument.partition("=")[0] for argument in combinations[0]}
     if all(name.count(".") < 2 for name in names):  # no setting names a choice

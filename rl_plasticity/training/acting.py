@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
-from rl_plasticity.configs.commands import Train, learned_for, restart_every, updates_after
+from rl_plasticity.configs.commands import Train, restart_every, updates_by
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun
@@ -336,10 +336,9 @@ def is_random(s: Train, step: int) -> bool:
 
 def updates_due(s: Train, step: int) -> int:
     """Number of updates after this env step, for ``replay_ratio`` updates per env step of learning."""
-    before, after = (updates_after(learned_for(s, n), s.replay_ratio) for n in (step - 1, step))
-    return after - before
+    return updates_by(s, step) - updates_by(s, step - 1)
 
 
 def unprimed(s: Train, at: Progress) -> int:
     """Number of updates of heavy priming that are left, at the env step after which they are made."""
-    return s.prime_updates - (at.updates - updates_after(learned_for(s, at.step), s.replay_ratio))
+    return s.prime_updates - (at.updates - updates_by(s, at.step))

@@ -5,14 +5,14 @@ from rl_plasticity import plugins
 from rl_plasticity.agents import AGENT_NETWORKS, AGENTS
 from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.commands import Group, Supervised, Train
-from rl_plasticity.configs.help import describe
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.learning.optimizers import OPTIMIZERS
-from rl_plasticity.networks import NETWORKS
+from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import DATA, TASKS
+from rl_plasticity.tasks import load as load_data
 
 
 def load(arguments):
@@ -40,6 +40,7 @@ def test_presets_change_what_they_say_and_the_command_line_has_the_last_word():
 
 KINDS = {"reg": REGULARIZERS, "reset": INTERVENTIONS, "agent": AGENTS, "task": TASKS, "net": NETWORKS}
 KINDS |= {"optimizer": OPTIMIZERS, "data": DATA}
+COMMON = {"net": make_network, "data": load_data}
 
 
 @pytest.mark.parametrize(("group", "choice"), [(group, choice) for group in KINDS for choice in KINDS[group]])
@@ -50,11 +51,8 @@ def test_a_choice_has_exactly_the_settings_and_defaults_of_its_constructor(group
     expected = {"name": choice} | {n: d.default for n, d in settings_of(KINDS[group][choice], given).items()}
     if group == "agent":
         expected |= {n: d.default for n, d in settings_of(AGENT_NETWORKS["mlp"]).items()}
-    expected |= {"net": {"parametrization": "none"}}.get(group, {})
-    if group == "data":
-        expected |= {"root": None, "train_size": None, "validation": 0, "validation_from": "test", "augment": False}
-    if group == "reg" and choice != "none":
-        expected |= {"from_epoch": 0, "until_epoch": None}
+    if group in COMMON:
+        expected |= {n: d.default for n, d in settings_of(COMMON[group]).items()}
     if group == "reset":  # where there are tasks
         expected |= {"every_updates": None, "every_tasks": 1}
     assert {k: list(v) if isinstance(v, tuple) else v for k, v in expected.items()} == chosen
@@ -79,7 +77,6 @@ def test_settings_of_groups_may_be_written_with_the_name_of_their_choice_as_thos
     s = load(["reg=swr", "reg.coef=0.01", "reg.swr.scope=preserving", "env=walker-run", "env.action_repeat=2"])
     assert of(s.reg) == {
         "name": "swr", "coef": 0.01, "coef_classifier": None, "scope": "preserving", "accumulate": "exact",
-        "from_update": 0, "until_update": None,
     }  # fmt: skip
     assert (s.env.name, s.env.action_repeat) == ("walker-run", 2)
     s = load(["reg=spectral+l2", "reg.l2.coef=0.5"])
@@ -144,7 +141,9 @@ BAD |= {
     "reg=[]": ["reg", "regularizers", "[]"],
     "agent.name=td3": ["agent.name"],
     "reg=swr reg.name=l2": ["reg.name"],
-    "agent=ppo": ["agent 'ppo'", "(valid: sac, dqn, bro, droq"],
+    "agent=ppo": ["agent 'ppo'", "(valid: sac, dqn"],
+    "launcher=ray": ["launcher ", "-m"],
+    "launcher.n_jobs=2": ["launcher.n_jobs ", "-m"],
     "reg.coef=3": ["reg.coef", "reg=none"],
     "seed": ["'seed'", "name=value"],
     "seed=[": ["'seed=['", "name=value"],
@@ -189,12 +188,13 @@ def test_what_is_saved_is_read_back(tmp_path):
     assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
 
 
-def test_a_saved_file_may_lack_what_makes_no_other_run_of_it(tmp_path):
-    settings = load(["env=gym:Pendulum-v1"])
-    text = schema.dump(settings).replace("allow_lost_rows: false\n", "").replace("  workers: auto\n", "")
-    (tmp_path / "config.yaml").write_text(text)
-    assert "allow_lost_rows" not in text
+def test_a_saved_file_may_lack_what_makes_no_other_run_of_it_and_have_what_went_and_did_nothing(tmp_path):
+    settings = load(["env=gym:Pendulum-v1", "reg=spectral+l2"])
+    text = schema.dump(settings).replace("bfloat16_from: null\n", "").replace("  workers: auto\n", "")
+    assert "bfloat16_from" not in text
     assert "workers" not in text
+    text = text.replace("  l2:\n", "  l2:\n    from_update: 0\n") + "logger: tensorboard\n"
+    (tmp_path / "config.yaml").write_text(text)
     assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
 
 
@@ -203,6 +203,8 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
     text = schema.dump(load([]))
     for changed, *names in (
         (text + "new: 3\n", "'new'"),
+        (text + "logger: wandb\n", "logger went"),
+        (text.replace("reg:\n  name: none", "reg:\n  name: chain\n  l2:\n    coef: 1"), "reg=chain"),
         (text.replace("seed: 0\n", ""), "'seed'", "missing"),
         (text.replace("seeds: 1\n", "seeds: many\n"), "seeds", "an integer"),
         (text.replace("env:\n  name: cheetah-run", "env:\n  name: 3"), "env", "got 3"),
@@ -245,18 +247,6 @@ def test_where_there_are_tasks_interventions_come_with_them_unless_told_otherwis
 def test_interventions_come_by_updates_in_reinforcement_learning_and_by_tasks_where_images_are_learned():
     s = load(["reset=periodic"])
     assert (s.reset.every_updates, s.reset.every_tasks) == (2_560_000, None)
-
-
-def test_a_window_is_in_epochs_where_there_are_epochs_and_in_updates_elsewhere():
-    s = schema.load(Supervised, ["reg=spectral+l2", "reg.l2.from_epoch=60", "reg.l2.until_epoch=200"])
-    assert (s.reg.settings["l2.from_epoch"], s.reg.settings["l2.until_epoch"]) == (60, 200)
-    assert (s.reg.settings["spectral.from_epoch"], s.reg.settings["spectral.until_epoch"]) == (0, None)
-    assert load(["reg=l2", "reg.from_update=60"]).reg.from_update == 60
-    for kind, other in ((Supervised, "update"), (Train, "epoch")):
-        given = ["reg=l2", f"reg.from_{other}=5"]
-        refused(lambda kind=kind, given=given: schema.load(kind, given), f"'reg.from_{other}'")
-        assert f"reg.until_{other}=" not in describe(kind, ["reg=l2"], 80)
-    refused(lambda: load(["reg.from_update=60"]), "reg=none")
 
 
 @pytest.mark.parametrize("preset", commands.presets(Supervised))

@@ -1,8 +1,9 @@
 import pytest
 from conftest import refused
 
+from rl_plasticity import plugins
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import Evaluate, Supervised, Train
+from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
 
 
@@ -29,8 +30,10 @@ def test_values_with_commas_that_are_several_runs_are_those_of_a_sweep():
 
 
 @pytest.mark.parametrize("named", ["norm_keep", "norm_keep.py", "[norm_keep.py]", "./norm_keep.py"])
-def test_a_plug_that_is_named_without_a_list_or_as_a_file_is_shown_as_it_is_written(named):
-    given = [f"plugins={named}"]
-    refused(lambda: load(given), "plugins=[norm_keep]")
-    refused(lambda: schema.load(Evaluate, given), "plugins=[norm_keep]")
-    refused(lambda: schema.load_plugs_of(given), "plugins=[norm_keep]")  # as --help and sweeps load them
+def test_a_plug_may_be_named_without_a_list_and_as_a_file(named, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(plugins, "load_one", lambda module, asked: loaded.append(module))
+    load([f"plugins={named}"])
+    schema.load_plugs_of([f"plugins={named}"])  # as --help and sweeps load them
+    assert loaded == ["norm_keep"] * 2
+    refused(lambda: load(["plugins=[3]"]), "plugins", "a list of words", "[3]")

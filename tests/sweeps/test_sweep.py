@@ -5,7 +5,6 @@ import sys
 import pytest
 from conftest import refused
 
-from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.errors import SettingsError
@@ -188,20 +187,3 @@ def test_a_stopped_sweep_lets_its_runs_save_and_starts_no_more(launcher, number,
     assert outcomes.count("stopped: before it started") >= 6 - at_once
     status, calls = a_sweep("", "seed=range(0,6)", *launcher)
     assert (status, len(calls)) == (0, 6)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        ("launcher=ray", ["launcher=ray", "-m"]),
-    ],
-)
-def test_a_launcher_without_m_or_in_its_former_words_is_refused_with_what_to_write(
-    arguments, names, monkeypatch, capsys
-):
-    monkeypatch.setattr(sys, "argv", ["supervised", *arguments.split()])
-    with pytest.raises(SystemExit, match="2"):
-        command_line.train(command)
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert all(name in said for name in names)
