@@ -49,7 +49,7 @@ def work(runs: int, threads: int, is_divided: bool) -> None:
 
         def updates_of(i: int) -> dict[str, Any]:
             for n in range(GROUP):
-                batch = Batch(*(x[shares.runs[i], n * BATCH : (n + 1) * BATCH] for x in batches))
+                batch = Batch(*(x[shares.slices[i], n * BATCH : (n + 1) * BATCH] for x in batches))
                 metrics = updates[i](batch, noises[i][n])
             return dict(metrics)
 

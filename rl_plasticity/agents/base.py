@@ -22,14 +22,17 @@ class Agent(Restartable, Protocol):
     state, random streams included, is in ``state_dict``. `learners`, `followers` and `restart_` are for interventions.
     ``examples/td3.py`` is one in a hundred lines.
 
-    A class with ``takes_discrete_actions = True`` is called with ``obs_shape, num_actions`` in place of the sizes; its
-    actions are indices of actions as numbers, ``[..., 1]``. One with ``num_steps`` learns from transitions that span
-    this number of env steps (see `ReplayBuffer.sample`). One that counts env steps or keeps running statistics has
-    ``observe_(obs)`` too, which is called with the observations ``[runs, obs_dim]`` of each env step of training,
-    before it acts on them. One that scales rewards has ``observe_reward_(reward, ended)``, each ``[runs]`` on the CPU,
-    which is called after each of them. One whose exploration fades has ``explore_again_()``, for ``on_change=restart``.
-    One with ``actor_every_updates`` above 1 has ``update_critic(batch, noise)`` too, which is called in place of
-    `update` where the number of an update, from 1, is no multiple of it; it may return fewer metrics.
+    A class may have these members too:
+
+    - ``takes_discrete_actions = True``: it is called with ``obs_shape, num_actions`` in place of the sizes. Its actions
+      are indices of actions as numbers, ``[..., 1]``.
+    - ``num_steps``: the number of env steps that its transitions span (see `ReplayBuffer.sample`).
+    - ``observe_(obs)``: called with the observations ``[runs, obs_dim]`` of each env step of training, before it acts
+      on them; for counts of env steps and running statistics.
+    - ``observe_reward_(reward, ended)``: called after each env step, each ``[runs]`` on the CPU; to scale rewards.
+    - ``explore_again_()``: lets a faded exploration start over, for ``on_change=restart``.
+    - ``actor_every_updates`` and ``update_critic(batch, noise)``: the latter is called in place of `update` where the
+      number of an update, from 1, is no multiple of the former; it may return fewer metrics.
     """
 
     discount: float

@@ -21,7 +21,7 @@ from rl_plasticity.settings import Setting, check, checked
 from rl_plasticity.structure.layer import per_run
 
 Loss = Literal["huber", "mse"]
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "rmsprop": partial(RMSprop, alpha=0.95, eps=0.01, centered=True),
 }
@@ -30,11 +30,6 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 def chosen(values: Tensor, act: Tensor) -> Tensor:
     """The values ``[runs, batch]`` of the actions ``[runs, batch, 1]`` among those of all actions."""
     return values.gather(-1, act.long()).squeeze(-1)
-
-
-def bellman_target(batch: Batch, next_q: Tensor) -> Tensor:
-    """r + discount * Q_target(s', a'), ``[runs, batch]``; `next_q` is Q_target at the chosen a'."""
-    return batch.reward + batch.discount * next_q
 
 
 def value_loss(q: Tensor, target: Tensor, kind: Loss) -> Tensor:
@@ -106,7 +101,7 @@ class DQN(nn.Module):
         def make_critic(seeds: Sequence[int]) -> nn.Module:
             return make(inputs, num_actions, seeds, "critic")
 
-        optimize = partial(OPTIMIZERS[optimizer], lr=lr)
+        optimize = partial(_OPTIMIZERS[optimizer], lr=lr)
         self.critic = Learner(make_critic, derived(seeds, 0), regularize, optimize, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
         self.streams = RunStreams(derived(seeds, 1), device)
@@ -134,7 +129,7 @@ class DQN(nn.Module):
     @torch.no_grad()
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Indices of actions ``[runs, n, 1]`` for ``[runs, n, obs_dim]``: the best, or with `noise` epsilon-greedy."""
-        greedy = self.critic.net(obs).argmax(-1, keepdim=True).to(obs.dtype)
+        greedy: Tensor = self.critic.net(obs).argmax(-1, keepdim=True).to(obs.dtype)
         if noise is None:
             return greedy
         uniform, epsilon = torch.special.ndtr(noise), self.epsilon.to(obs.dtype).view(-1, 1, 1)
@@ -148,10 +143,10 @@ class DQN(nn.Module):
 
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:
-        """What the values of the batch's actions are to become, ``[runs, batch]``."""
-        following: Tensor = self.critic_target(batch.next_obs)
-        choosing = self.critic.net(batch.next_obs) if self.is_double else following
-        return bellman_target(batch, chosen(following, choosing.argmax(-1, keepdim=True)))
+        """r + discount * Q_target(s', a'), ``[runs, batch]``, a' the best action by Q_target or, double, by Q."""
+        next_q: Tensor = self.critic_target(batch.next_obs)
+        choosing = self.critic.net(batch.next_obs) if self.is_double else next_q
+        return batch.reward + batch.discount * chosen(next_q, choosing.argmax(-1, keepdim=True))
 
     def critic_loss(self, values: Tensor, act: Tensor, target: Tensor) -> Tensor:
         """The loss ``[runs]`` of the network's output."""

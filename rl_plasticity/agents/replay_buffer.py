@@ -182,11 +182,9 @@ class ReplayBuffer:
         """Continue from `state`, which may have older transitions too.
 
         Raises:
-            ValueError: it has more than `capacity` transitions, other shapes, or no counts.
+            ValueError: it has more than `capacity` transitions, other shapes, or too few rows.
         """
-        size, added, newest = state["size"], state["added"], state["newest_obs"]
-        if not (type(size) is type(added) is int and 0 <= size <= added):
-            raise ValueError(f"a replay buffer cannot hold {size} of {added} transitions")
+        size, newest = state["size"], state["newest_obs"]
         if size > self.capacity or newest.shape != self.obs[:, 0].shape:
             raise ValueError(
                 f"a replay buffer of {self.runs} runs, capacity {self.capacity} and obs_dim {self.obs.shape[2]} cannot "
@@ -197,8 +195,8 @@ class ReplayBuffer:
         self._slots = [{} for _ in range(self.runs)]
         if size:
             kept = {name: state[name][-size:] for name in ("obs", "act", "reward", "end")}
-            if any((v.dtype, len(v)) != (getattr(self, name).dtype, size) for name, v in kept.items()):
-                raise ValueError(f"the rows of a replay buffer are not those of its {size} transitions")
+            if any(len(values) != size for values in kept.values()):
+                raise ValueError(f"a replay buffer of {size} transitions has the rows of fewer")
             truncated = kept["end"] > 0
             slot = truncated.cumsum(0)  # each run's are numbered from 1
             kept["end"] = torch.where(truncated, slot.int(), kept["end"])

@@ -58,10 +58,10 @@ class Actor(nn.Module):
 class Temperature(nn.Module):
     """alpha = exp(log_alpha), ``[runs]``."""
 
-    def __init__(self, init: float, runs: int) -> None:
+    def __init__(self, init: float, num_runs: int) -> None:
         super().__init__()
-        self.runs = (runs,)
-        self.log_alpha = nn.Parameter(torch.full((runs,), math.log(init)))
+        self.runs = (num_runs,)
+        self.log_alpha = nn.Parameter(torch.full(self.runs, math.log(init)))
 
     def forward(self) -> Tensor:
         return self.log_alpha.exp()

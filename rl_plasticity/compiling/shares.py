@@ -77,8 +77,8 @@ class Shares(Generic[M]):
         prepare: Callable[[], None] | None = None,
     ) -> None:
         self.cuts = [] if len(found) < 2 else list(found)
-        self.runs = [slice(cut.start, cut.stop) for cut in self.cuts] or [slice(None)]
-        self.modules: list[M] = [make(runs) for runs in self.runs] if self.cuts else [whole]
+        self.slices = [slice(cut.start, cut.stop) for cut in self.cuts] or [slice(None)]
+        self.modules: list[M] = [make(runs) for runs in self.slices] if self.cuts else [whole]
         self._common: list[tuple[Tensor, Tensor]] = []
         self._is_warm = False
         self._pool = ThreadPoolExecutor(threads, initializer=prepare) if self.cuts and threads > 1 else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, cast
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +42,10 @@ class Part(NamedTuple):
     followers: Sequence[nn.Module]  # networks that track it (targets)
     example: Example | None  # a batch of its inputs, for methods that look at activations
 
+    def fresh(self, runs: Tensor | None, names: set[str]) -> nn.Module:
+        """A network like it with new weights, at least in these runs and for these parameters."""
+        return self.learner.fresh(runs) if isinstance(self.learner, Learner) else self.learner.fresh(names)
+
 
 class Target(NamedTuple):
     """Everything that an intervention changes: all networks of an agent, or one network, called "net"."""
@@ -58,12 +62,14 @@ class Change(NamedTuple):
         forget: the parameters whose optimizer moments become 0: a mask of the entries by name, or None for all.
         reference: a network whose weights become the regularizer's reference for these parameters.
         units: the number of single hidden units reinitialized, ``[*runs]``.
+        runs: the runs that change, where they are fewer than those asked for.
     """
 
     new: Mapping[str, Tensor | Callable[[Tensor], Tensor]]
     forget: Mapping[str, Tensor | None] = MappingProxyType({})
     reference: nn.Module | None = None
     units: Tensor | None = None
+    runs: Tensor | None = None
 
 
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
@@ -199,28 +205,32 @@ class Intervention:
     def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Tensor] | None:
         """Change every network, or none if one cannot be changed; returns the numbers of units by the part's name."""
         changes = [(part, self.change(part, runs)) for part in target.parts.values()]
+        changes = [
+            (part, change if change.runs is not None else change._replace(runs=runs)) for part, change in changes
+        ]
         written, zeroed = [], []
         for part, change in changes:
-            nets = (part.learner.net, *(part.followers if self.targets == "alike" else ()))
-            for tensor, new in ((lookup(net, name), new) for net in nets for name, new in change.new.items()):
-                written.append((tensor, new if isinstance(new, Tensor) else new(tensor)))
+            chosen = ... if change.runs is None else change.runs
+            for net in (part.learner.net, *(part.followers if self.targets == "alike" else ())):
+                for name, new in change.new.items():
+                    tensor = lookup(net, name)
+                    written.append((tensor, chosen, new if isinstance(new, Tensor) else new(tensor)))
             for name, where in change.forget.items():
-                zeroed += [(moment, where) for moment in part.learner.optimizer.moments(name)]
+                zeroed += [(moment, chosen, where) for moment in part.learner.optimizer.moments(name)]
         for part, change in changes:
             if change.reference is not None:
-                part.learner.recapture_(change.reference, runs, {*change.new})
+                part.learner.restart_regularizer_(change.reference, change.runs, {*change.new})
             if self.restarts_optimizer:
-                part.learner.optimizer.restart_(runs)
-        chosen = ... if runs is None else runs
-        for tensor, value in written:
+                part.learner.optimizer.restart_(change.runs)
+        for tensor, chosen, value in written:
             tensor[chosen] = value[chosen].to(tensor)
-        for moment, where in zeroed:
+        for moment, chosen, where in zeroed:
             moment[chosen] = 0 if where is None else moment.masked_fill(where, 0)[chosen]
-        for part, _ in changes if self.targets == "copy" else ():
-            for follower in part.followers:
-                copy_runs_(follower, part.learner.net, runs)
-        units = zip(target.parts, changes, strict=True)
-        return {name: change.units for name, (_, change) in units if change.units is not None}
+        if self.targets == "copy":
+            for part, change in changes:
+                for follower in part.followers if change.new else ():
+                    copy_runs_(follower, part.learner.net, change.runs)
+        return {part.name: change.units for part, change in changes if change.units is not None}
 
 
 def gradient_of(learner: Learner | PlainNet, name: str, method: str) -> Tensor:
@@ -239,29 +249,29 @@ def gradient_of(learner: Learner | PlainNet, name: str, method: str) -> Tensor:
 
 
 def _target(
-    target: object, inputs: Mapping[str, Example] | None, example: Example | None, plain: Mapping[str, Any]
+    target: Any, inputs: Mapping[str, Example] | None, example: Example | None, plain: Mapping[str, Any]
 ) -> Target:
     """Everything to change in an agent, a `Learner`, or a network with what belongs to it (`plain`)."""
-    is_ours = isinstance(target, Learner) or hasattr(target, "learners")
-    if not is_ours and isinstance(target, nn.Module):
+    if not (isinstance(target, Learner) or hasattr(target, "learners")):
+        if not isinstance(target, nn.Module):
+            kind = type(target).__name__
+            raise SettingsError(f"an intervention changes a network, a Learner or an agent, got {kind}")
         if inputs is not None:
             raise SettingsError("inputs is for a Learner or an agent: pass a plain network's as example=")
         net = PlainNet(target, **plain)
         return Target({"net": Part("net", net, net.followers, example)}, net.restart_)
-    if not is_ours:
-        raise SettingsError(f"an intervention changes a network, a Learner or an agent, got {type(target).__name__}")
     if superfluous := [*plain] + ["example"] * (example is not None):
         raise SettingsError(
             f"{superfluous[0]} is for a plain network: a Learner or an agent has its own, and takes runs= and inputs= "
             "by keyword"
         )
-    seen = inputs or {}
-    if isinstance(target, Learner):
-        return Target({"net": Part("net", target, (), seen.get("net"))}, target.restart_)
-    agent = cast(Restartable, target)
-    follow = {name: [net] for name, net in agent.followers.items()}
-    parts = {name: Part(name, own, follow.get(name, ()), seen.get(name)) for name, own in agent.learners.items()}
-    return Target(parts, agent.restart_)
+    learners = {"net": target} if isinstance(target, Learner) else target.learners
+    followers, examples = getattr(target, "followers", {}), inputs or {}
+    parts = {
+        name: Part(name, own, [followers[name]] if name in followers else (), examples.get(name))
+        for name, own in learners.items()
+    }
+    return Target(parts, target.restart_)
 
 
 @torch.no_grad()

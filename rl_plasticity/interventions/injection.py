@@ -1,13 +1,13 @@
 """Plasticity injection: a new head learns a change of what the old head, which is frozen, says."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.interventions.base import EveryTasks, EveryUpdates, Intervention, Target
-from rl_plasticity.learning.learner import copy_runs_
+from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, Intervention, Part
 from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.settings import checked
+from rl_plasticity.structure.layer import lookup
 
 
 class PlasticityInjection(Intervention):
@@ -32,38 +32,36 @@ class PlasticityInjection(Intervention):
         SettingsError: the network has no `Injectable` head.
     """
 
-    forgets = False
+    forgets, targets = False, "copy"
 
     @checked
     def __init__(self, every_updates: EveryUpdates = 100_000, every_tasks: EveryTasks = None) -> None:
         super().__init__(every_updates, every_tasks)
 
-    @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None) -> None:
-        prepared = []  # written at the end, so that an error changes nothing
-        for _, learner, followers, _ in target.parts.values():
-            heads = _heads(learner.net)
-            if not heads:
-                raise SettingsError(
-                    "plasticity_injection needs a network with room for it: agent.injected_layers=2 with "
-                    "agent.network=mlp, net.injected_layers=2 with net=mlp, or an Injectable in a network of your own"
-                )
-            names = {f"{name}.head.{n}".lstrip(".") for name, m in heads.items() for n, _ in m.head.named_parameters()}
-            moments = [moment for name in sorted(names) for moment in learner.optimizer.moments(name)]
-            injected = next(iter(heads.values())).injected.flatten().cpu()
-            asked = torch.arange(len(injected)) if runs is None else runs.cpu()  # a network without runs counts as one
-            if len(new := asked[~injected[asked]]):
-                prepared.append((learner, followers, heads, names, moments, new if learner.runs else None))
-        for learner, followers, heads, names, moments, left in prepared:
-            fresh = learner.fresh(left, names)
-            learner.recapture_(fresh, left, only=names)
-            for name, head in heads.items():
-                head.inject_(_heads(fresh)[name].head, left)
-            for moment in moments:
-                moment[... if left is None else left] = 0
-            for follower in followers:
-                copy_runs_(follower, learner.net, left)
-
-
-def _heads(net: nn.Module) -> dict[str, Injectable]:
-    return {name: module for name, module in net.named_modules() if isinstance(module, Injectable)}
+    def change(self, part: Part, runs: Tensor | None) -> Change:
+        net = part.learner.net
+        heads = {name: module for name, module in net.named_modules() if isinstance(module, Injectable)}
+        if not heads:
+            raise SettingsError(
+                "plasticity_injection needs a network with room for it: agent.injected_layers=2 with "
+                "agent.network=mlp, net.injected_layers=2 with net=mlp, or an Injectable in a network of your own"
+            )
+        injected = next(iter(heads.values())).injected.flatten()  # one, for a network without runs
+        left = torch.arange(len(injected), device=injected.device) if runs is None else runs.to(injected.device)
+        left = left[~injected[left]]
+        if not len(left):
+            return Change({}, runs=left)
+        chosen = left if part.learner.runs else None
+        # Of each head, its parameters, and the buffers that keep their old and their new values.
+        kept = {
+            f"{head}.head.{name}".lstrip("."): [
+                f"{head}.{copied}.{name}".lstrip(".") for copied in ("frozen", "offset")
+            ]
+            for head, module in heads.items()
+            for name, _ in module.head.named_parameters()
+        }
+        fresh = part.fresh(chosen, {*kept})
+        new = {f"{head}.injected".lstrip("."): torch.ones_like(module.injected) for head, module in heads.items()}
+        for name, (frozen, offset) in kept.items():
+            new |= {frozen: lookup(net, name).clone(), name: lookup(fresh, name), offset: lookup(fresh, name)}
+        return Change(new, dict.fromkeys(kept), fresh, runs=chosen)

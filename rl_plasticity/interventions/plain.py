@@ -21,7 +21,7 @@ class PlainNet:
     Args:
         net: the network; its parameters change in place, so its optimizers still hold them.
         optimizer: one or several optimizers; ``()`` if it has none.
-        make: a function that returns a new network like this one; without it, see `renewed`.
+        make: a function that returns a new network like this one; without it, see `reinitialized`.
         regularizer, regularize: the network's regularizer, and a function that makes one like it from a new network.
         followers: networks with the same parameters (targets).
 
@@ -60,10 +60,10 @@ class PlainNet:
             raise SettingsError("pass the network's torch optimizers: apply_(net, optimizer), or () if it has none")
         return self._optimizer
 
-    def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
-        """A new network like this one. All of it is new, whatever the `runs`, or at least the parameters `names`."""
+    def fresh(self, names: set[str] | None = None) -> nn.Module:
+        """A network like this one with new weights, at least for the parameters `names` (all by default)."""
         if self.make is None:
-            return renewed(self.net, names)
+            return reinitialized(self.net, names)
         made = self.make()
         if not isinstance(made, nn.Module):
             raise SettingsError(f"make= must return a network, got {type(made).__name__}")
@@ -83,16 +83,16 @@ class PlainNet:
             "the initial weights of a plain network are not known: use init='fresh', or a Learner, which knows them"
         )
 
-    def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Make `fresh` the reference of the regularizer, if there is one, for the parameters `only`."""
+    def restart_regularizer_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """Restart the regularizer, if there is one, from `fresh`, for the parameters `only`."""
         if self.regularizer is not None and self.regularize is not None:
-            self.regularizer.recapture_(self.regularize(fresh), runs, only)
+            self.regularizer.restart_from_(self.regularize(fresh), runs, only)
 
     def restart_(self, runs: Tensor | None = None) -> None:
         """Give the network and its followers new weights and buffers, and reset optimizers and regularizer."""
         self.optimizer.require_all(runs)
-        fresh = self.fresh(runs)
-        self.recapture_(fresh, runs)
+        fresh = self.fresh()
+        self.restart_regularizer_(fresh, runs)
         for net in (self.net, *self.followers):
             copy_runs_(net, fresh, runs)
         self.optimizer.restart_(runs)
@@ -100,13 +100,13 @@ class PlainNet:
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
         """Raises SettingsError, because a scheduler of torch changes the rate of a torch optimizer."""
         raise SettingsError(
-            "decay the rate of a torch optimizer with torch.optim.lr_scheduler; then call SWR's recapture_(net)"
+            "decay the rate of a torch optimizer with torch.optim.lr_scheduler; then call SWR's capture_from_(net)"
         )
 
     def count_(self, done: Mapping[str, Tensor]) -> None:
         """Warn if an attached regularizer keeps values derived from the old weights; nothing is counted."""
         for regularizer in attached_to(self.net) if self.regularizer is None else ():
-            if regularizer.holds_on:
+            if regularizer.keeps_reference:
                 warn(
                     f"{type(regularizer).__name__} is attached to this network and keeps what it captured of the old "
                     "weights: pass regularizer=handle.regularizer and regularize=, a function that makes one like it "
@@ -118,7 +118,7 @@ class PlainNet:
 
 
 @torch.no_grad()
-def renewed(net: nn.Module, names: set[str] | None = None) -> nn.Module:
+def reinitialized(net: nn.Module, names: set[str] | None = None) -> nn.Module:
     """A copy of `net` with new weights from its modules' own ``reset_parameters`` and torch's global random state.
 
     Children are reset first, so a module that initializes its children has the last word. Frozen parameters, and

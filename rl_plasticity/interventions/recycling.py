@@ -160,7 +160,7 @@ class SelectiveReinit(Intervention):
         learner = part.learner
         trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
         least = {name: self._least(self._use(learner, name, p), len(learner.runs)) for name, p in trained}
-        fresh = learner.fresh(runs, {*least})
+        fresh = part.fresh(runs, {*least})
         return Change({name: torch.where(least[name], lookup(fresh, name), p) for name, p in trained})
 
     def _use(self, learner: Learner | PlainNet, name: str, parameter: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def _recycled(part: Part, runs: Tensor | None, threshold: float, sizes: Sequence
     """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size."""
     learner = part.learner
     found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes]
-    fresh = learner.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
+    fresh = part.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
     new = renewed(learner.net, found, lambda _, name: lookup(fresh, name))
     units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
     return Change({n: value for n, (_, value) in new.items()}, {n: where for n, (where, _) in new.items()}, None, units)

@@ -1,7 +1,7 @@
 """Interventions that give networks, heads or all parameters new values, and the decay of the learning rate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Annotated, Literal
 
@@ -13,8 +13,10 @@ from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, I
 from rl_plasticity.learning.optimizers import orthogonalized
 from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, read
+from rl_plasticity.structure import Example, Structure, read
 from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, wide
+
+MAPS = ("linear", "conv")
 
 
 class PeriodicReset(Intervention):
@@ -72,7 +74,7 @@ class HeadReset(Intervention):
                 "a head reset has nothing to act on: the network has no output layer with a weight of its own (a "
                 "language model's may be its embedding's)"
             )
-        fresh = part.learner.fresh(runs, names)
+        fresh = part.fresh(runs, names)
         return Change({name: lookup(fresh, name).detach() for name in names}, dict.fromkeys(names), fresh)
 
     def _last_names(self, net: nn.Module, example: Example | None) -> set[str]:
@@ -80,48 +82,55 @@ class HeadReset(Intervention):
         if structure.unknown and example is not None:
             structure = read(net, example)
         structure.require_heads("a head reset", takes_heads=False)
-        ordered = structure.layers
-
-        def is_matrix(i: int) -> bool:
-            return ordered[i].role in ("linear", "conv")
-
-        chosen = frontier = {*structure.classifier}
-        if self.num_layers is not None:
-            chosen = frontier = {i for i, layer in enumerate(ordered) if layer.head}
-        for _ in range((self.num_layers or 1) - 1):
-            waiting, frontier = [source for i in frontier for source in ordered[i].inputs], set()
-            while waiting:
-                i = waiting.pop()
-                if is_matrix(i):
-                    frontier.add(i)
-                else:
-                    waiting += ordered[i].inputs
-            chosen = chosen | frontier
-        if made := [ordered[i].name for i in sorted(chosen) if ordered[i].kind == COMPUTED]:
+        chosen, trained = self._last_maps(structure), {*structure.trained}
+        if made := [structure.layers[i].name for i in sorted(chosen) if structure.layers[i].kind == COMPUTED]:
             raise ValueError(
                 f"a head reset cannot renew {', '.join(made[:3])}: the forward computes its weight. "
                 "Use shrink_perturb, or reset the tensors that it is computed from yourself"
             )
-        behind, ahead = {*chosen}, {*chosen}  # with the layers between two of them, which are reset too
-        for i, layer in enumerate(ordered):
-            if not is_matrix(i) and behind & {*layer.inputs}:
-                behind.add(i)
-        for i in reversed(range(len(ordered))):
-            if i in ahead:
-                ahead.update(source for source in ordered[i].inputs if not is_matrix(source))
-        names = {name for i in behind & ahead for name in ordered[i].parameter_names}
-        if names and (tied := sorted(structure.of_heads & {*structure.trained} - names)):
+        names = {name for layer in _with_what_lies_between(structure, chosen) for name in layer.parameter_names}
+        if names and (tied := sorted(structure.of_heads & trained - names)):
             raise ValueError(
                 f"a head reset cannot renew {tied[0]}: an output layer shares it with another layer. Use "
                 "shrink_perturb, or reset what you want to renew yourself"
             )
         modules = dict(net.named_modules())
-        for layer in (ordered[i] for i in chosen if ordered[i].weight_name and ordered[i].name in modules):
-            # Other parameters of the layer's own module: the length of its rows, an ensemble's signs, a second bias.
-            own = [name for name, _ in modules[layer.name].named_parameters()]
-            own = [name for name in own if "." not in name or name.startswith("parametrizations.")]
-            names |= {f"{layer.name}.{name}".lstrip(".") for name in own} & {*structure.trained} - structure.shared
+        for layer in (structure.layers[i] for i in chosen):
+            if layer.weight_name and layer.name in modules:
+                # Its module's other parameters: the length of its rows, an ensemble's signs, a second bias.
+                own = [name for name, _ in modules[layer.name].named_parameters()]
+                own = [name for name in own if "." not in name or name.startswith("parametrizations.")]
+                names |= {f"{layer.name}.{name}".lstrip(".") for name in own} & trained - structure.shared
         return names
+
+    def _last_maps(self, structure: Structure) -> set[int]:
+        """The positions of the last linear and convolution layers."""
+        if self.num_layers is None:
+            return {*structure.classifier}
+        layers = structure.layers
+        chosen = frontier = {i for i, layer in enumerate(layers) if layer.head}
+        for _ in range(self.num_layers - 1):
+            waiting, frontier = [source for i in frontier for source in layers[i].inputs], set()
+            while waiting:
+                i = waiting.pop()
+                if layers[i].role in MAPS:
+                    frontier.add(i)
+                else:
+                    waiting += layers[i].inputs
+            chosen = chosen | frontier
+        return chosen
+
+
+def _with_what_lies_between(structure: Structure, chosen: set[int]) -> Iterator[Layer]:
+    """The layers at these positions, and those of another kind on a way between two of them."""
+    layers, behind, ahead = structure.layers, {*chosen}, {*chosen}
+    for i, layer in enumerate(layers):
+        if layer.role not in MAPS and behind & {*layer.inputs}:
+            behind.add(i)
+    for i in reversed(range(len(layers))):
+        if i in ahead:
+            ahead.update(source for source in layers[i].inputs if layers[source].role not in MAPS)
+    return (layers[i] for i in behind & ahead)
 
 
 class OptimizerReset(Intervention):
@@ -180,7 +189,7 @@ class ShrinkAndPerturb(Intervention):
 
     def change(self, part: Part, runs: Tensor | None) -> Change:
         names = {name for name, _ in part.learner.net.named_parameters()}
-        source = part.learner.initial() if self.init == "saved" else part.learner.fresh(runs, names)
+        source = part.learner.initial() if self.init == "saved" else part.fresh(runs, names)
         initial = dict(source.named_parameters())
         return Change({name: partial(torch.lerp, end=initial[name], weight=self.coef) for name in names})
 

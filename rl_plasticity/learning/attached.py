@@ -1,9 +1,8 @@
 """Regularizers in any training loop: `attach` makes the optimizer's step apply them."""
 
-import contextlib
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import Look, forget_, term_of
+from rl_plasticity.regularizers.base import ActivationReader, forget_, term_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
 from rl_plasticity.structure.layer import unwrapped
@@ -97,19 +96,20 @@ def attach(
     elif not isinstance(regularizer, Regularizer):
         raise SettingsError(f"regularizer must be a Regularizer or the name of one, got {type(regularizer).__name__}")
     elif settings:
-        raise SettingsError(f"settings are for a regularizer given by name; this one is made already: {_few(settings)}")
+        raise SettingsError(
+            f"settings are for a regularizer given by name; this one is made already: {_quoted(settings)}"
+        )
     regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
     _check_dense(regularizer, net)
-    for method, _ in regularizer.methods(net):
-        if method.follows_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
-            raise SettingsError(f"{type(method).__name__} needs a learning rate, and an optimizer has none")
-        if method.follows_loss:
-            kind = type(method).__name__
-            raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
+    kind = type(regularizer).__name__
+    if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
+        raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
+    if regularizer.uses_loss:
+        raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise SettingsError(
-            f"{type(regularizer).__name__} looks at data, and each process has its own: networks would drift apart. "
+            f"{kind} looks at data, and each process has its own: networks would drift apart. "
             "Call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
             "processes (torch.distributed.broadcast)"
         )
@@ -130,9 +130,8 @@ class Attached:
     ) -> None:
         self.regularizer, self.net, self.optimizers = regularizer, net, list(optimizers)
         self.penalty: Tensor | None = None
-        self._due: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
+        self._additions: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
         self._stepped: set[Optimizer] = set()  # since the last projection
-        self._follows = any(method.follows_lr for method, _ in regularizer.methods(net))
         for other in _ALIVE:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
             same = same or other.regularizer is regularizer  # a composite may contain one kind twice
@@ -152,9 +151,9 @@ class Attached:
             begins, ends = _Hook(self, Attached._begins), _Hook(self, Attached._ends)
             self._hooks.append(called.register_forward_pre_hook(begins, with_kwargs=True))
             self._hooks.append(called.register_forward_hook(ends))
-        for look in regularizer.looks():
-            for name in look.names:
-                returns = _Hook(self, partial(Attached._returns, look=look, name=name))
+        for reader in regularizer.readers:
+            for name in reader.names:
+                returns = _Hook(self, partial(Attached._returns, reader=reader, name=name))
                 self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
         self.steps, self.is_stepping = 0, False
         held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
@@ -178,17 +177,17 @@ class Attached:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state, to continue training from it."""
         self.regularizer.load_state_dict(state)
-        self._due.clear()
+        self._additions.clear()
 
     def remove(self) -> None:
         """Detach the regularizer and leave the loop as it was before; may be called twice."""
         for hook in (*self._hooks, *self._waiting):
             hook.remove()
-        self._due.clear()
+        self._additions.clear()
         self._inputs = self._under_way = None
         _ALIVE.discard(self)
 
-    def wait_no_more(self) -> None:
+    def stop_waiting(self) -> None:
         """Stop waiting for the first step: one was seen, or the warning that none was has been given."""
         for hook in self._waiting:
             hook.remove()
@@ -199,34 +198,25 @@ class Attached:
     def _begins(self, net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep a call's inputs, without their graph, and the state of autocast, until the call returns."""
         if torch.is_grad_enabled() and not self._penalizing:
-            self._under_way = Call(*with_tensors((args, kwargs), _without_graph))
+            self._under_way = Call(*with_tensors((args, kwargs), lambda t: t.detach().requires_grad_(t.requires_grad)))
             device = next(self.net.parameters()).device.type
             self._under_way.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
-    def _returns(self, module: nn.Module, args: Any, output: Any, look: Look, name: str) -> None:
-        """Let `look` read what a module of the network has returned.
+    def _returns(self, module: nn.Module, args: Any, output: Any, reader: ActivationReader, name: str) -> None:
+        """Let `reader` read what a module of the network has returned.
 
         Compiled modules and replicas are not read: the step calls a copy then.
         """
         call = self._under_way  # None in a backward pass, where checkpointed modules return once more
         if call is None or torch.compiler.is_compiling() or getattr(module, "_is_replica", False):
             return
-        seen = call.seen.setdefault(look, {}).setdefault(name, [])
+        kept = call.kept.setdefault(reader, {}).setdefault(name, [])
         with torch.no_grad():
-            seen.append(look.keep(name, len(seen), output) if isinstance(output, Tensor) else None)
+            kept.append(reader.read(name, len(kept), output) if isinstance(output, Tensor) else None)
 
     def _ends(self, net: nn.Module, args: Any, output: Any) -> None:
         if torch.is_grad_enabled() and self._under_way is not None:
             self._inputs, self._under_way = self._under_way, None
-
-    @contextlib.contextmanager
-    def _unseen(self) -> Iterator[None]:
-        """A context in which calls of the network do not count as calls of the loop."""
-        self._penalizing = True
-        try:
-            yield
-        finally:
-            self._penalizing = False
 
     # --- what the optimizers call ---------------------------------------------------------------------------------
 
@@ -237,7 +227,7 @@ class Attached:
                 f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's gradient "
                 "cannot be added: call regularizer.penalty and project_ in the loop instead of attach"
             )
-        self.wait_no_more()
+        self.stop_waiting()
         self.steps, self.is_stepping = self.steps + 1, True
         if _skips(optimizer):
             return None
@@ -258,18 +248,18 @@ class Attached:
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
             self._inputs = None
-            with torch.no_grad(), _no_autocast(self.net):
-                anew = self.regularizer.project_(self.net, *([self._rates()] if self._follows else [])) or {}
-                if anew:  # else the optimizer's state need not have moments
+            with torch.no_grad(), self.regularizer.outside_autocast():
+                rates = [self._rates()] if self.regularizer.uses_lr else []
+                reset = self.regularizer.project_(self.net, *rates)
+                if reset:  # else the optimizer's state need not have moments
                     self._state = self._state or TorchState(self.net, self.optimizers)
-                    forget_(self._state.moments, anew)
+                    forget_(self._state.moments, reset)
 
     def _rates(self) -> dict[str, float]:
         """The learning rates of the optimizers' groups, by parameter name."""
         names = {id(p): name for name, p in self.net.named_parameters()}
         groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        rated = [(names.get(id(p)), group["lr"]) for group in groups for p in group["params"]]
-        return {name: float(rate) for name, rate in rated if name is not None}
+        return {names[id(p)]: float(group["lr"]) for group in groups for p in group["params"] if id(p) in names}
 
     def _regularized(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         """The closure, with the penalty added to its gradients and to its loss.
@@ -295,16 +285,16 @@ class Attached:
 
         With `observe`, pass the sums of loss and penalty to `observe_`.
         """
-        if optimizer not in self._due:
+        if optimizer not in self._additions:
             self._penalize()
-        additions = self._due.pop(optimizer)
+        additions = self._additions.pop(optimizer)
         scale = getattr(optimizer, "grad_scale", None)  # set by GradScaler during the step of a fused optimizer
         held = _held(optimizer, self.net)
         with torch.no_grad():
             for name, addition in additions.items():
                 _add_gradient_(name, held[name], addition if scale is None else addition * scale.to(addition.device))
             if observe and held:
-                self.regularizer.observe_(self.net, {name: _seen(p, scale) for name, p in held.items()})
+                self.regularizer.observe_(self.net, {name: _unscaled(p, scale) for name, p in held.items()})
 
     def _penalize(self) -> None:
         """Compute the penalty and its gradients for all optimizers at once: one power iteration, one copy of weights.
@@ -318,12 +308,16 @@ class Attached:
                 f"{type(self.regularizer).__name__} looks at data, and the attached network was not called before the "
                 "step: attach the network in the form that the loop calls"
             )
-        with torch.enable_grad(), _no_autocast(self.net), self._unseen():
-            penalty = term_of(self.regularizer, self.net, self._inputs)
-            depends = penalty.requires_grad and parameters  # the penalty of a projection is a constant
-            found = torch.autograd.grad(penalty.sum(), [*parameters.values()], allow_unused=True) if depends else ()
+        self._penalizing = True
+        try:
+            with torch.enable_grad(), self.regularizer.outside_autocast():
+                penalty = term_of(self.regularizer, self.net, self._inputs)
+                depends = penalty.requires_grad and parameters  # the penalty of a projection is a constant
+                found = torch.autograd.grad(penalty.sum(), [*parameters.values()], allow_unused=True) if depends else ()
+        finally:
+            self._penalizing = False
         by_name = {name: g for name, g in zip(parameters, found, strict=bool(found)) if g is not None}
-        self._due = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
+        self._additions = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
 
 
@@ -358,16 +352,16 @@ class _Waits:
 
     def __init__(self, handle: Attached) -> None:
         self.handle = weakref.ref(handle)
-        self.seen: dict[int, tuple[Tensor, int]] = {}  # some values of each parameter, and how often they changed
+        self.known: dict[int, tuple[Tensor, int]] = {}  # some values of each parameter, and how often they changed
 
     def __call__(self, parameter: Tensor) -> None:
         handle, now = self.handle(), parameter.detach().reshape(-1)[:64].clone()
-        before, changes = self.seen.get(id(parameter), (now, 0))
+        before, changes = self.known.get(id(parameter), (now, 0))
         changes += not torch.equal(before, now)
-        self.seen[id(parameter)] = now, changes
+        self.known[id(parameter)] = now, changes
         if handle is None or changes < self.CHANGES:
             return
-        handle.wait_no_more()
+        handle.stop_waiting()
         kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
         warn(
             f"{type(handle.regularizer).__name__} does nothing: the weights change, but no step() of {kinds} was "
@@ -457,23 +451,12 @@ def _add_gradient_(name: str, parameter: nn.Parameter, addition: Tensor) -> None
         gradient.add_(addition)
 
 
-def _seen(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
+def _unscaled(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
     """The parameter's gradient as `observe_` expects it: unscaled, and zeros where there is none."""
     if parameter.grad is None:
         return torch.zeros_like(parameter)
     gradient = parameter.grad.detach()
     return gradient if scale is None else gradient / scale.to(gradient.device)
-
-
-def _without_graph(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_(tensor.requires_grad)
-
-
-@contextlib.contextmanager
-def _no_autocast(net: nn.Module) -> Iterator[None]:
-    """A context in which computation is in the parameters' own type, even inside the user's autocast."""
-    with torch.autocast(next(net.parameters()).device.type, enabled=False):
-        yield
 
 
 _INSTEAD_OF_SPARSE = "use sparse=False, leave it alone with roles={{{!r}: 'ignore'}}, or use a projection"
@@ -485,7 +468,7 @@ def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     optimizers = [stepped(o) for o in (optimizer if isinstance(optimizer, Sequence) else [optimizer])]
     wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
     if wrong or not optimizers:
-        raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_few(wrong) or 'none'}")
+        raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_quoted(wrong) or 'none'}")
     for one in optimizers:
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
             inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
@@ -506,7 +489,7 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
                 "another network, or for a copy of this one?"
             )
         if names & own:
-            raise SettingsError(f"two of the optimizers hold the same parameter: {_few(names & own)}")
+            raise SettingsError(f"two of the optimizers hold the same parameter: {_quoted(names & own)}")
         names |= own
 
 
@@ -532,7 +515,9 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
     acted_on = {name: method.shapes.get(name) for method, _ in regularizer.methods(net) for name in method.names}
     unknown = [name for name in acted_on if name not in parameters]
     if unknown:
-        raise SettingsError(f"the regularizer was made for another network: this one has no parameter {_few(unknown)}")
+        raise SettingsError(
+            f"the regularizer was made for another network: this one has no parameter {_quoted(unknown)}"
+        )
     for name, theirs in acted_on.items():
         mine = parameters[name].shape[len(regularizer.runs) :]
         if theirs not in (mine, None):
@@ -543,8 +528,8 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
     left = [name for name in acted_on if parameters[name].requires_grad and name not in held]
     if left:
         raise SettingsError(
-            f"the regularizer acts on trainable parameters that no given optimizer holds: {_few(left)}; pass the part "
-            "of the network that is trained, or freeze the rest with requires_grad_(False)"
+            f"the regularizer acts on trainable parameters that no given optimizer holds: {_quoted(left)}; pass the "
+            "part of the network that is trained, or freeze the rest with requires_grad_(False)"
         )
 
 
@@ -560,7 +545,7 @@ def _check_dense(regularizer: Regularizer, net: nn.Module) -> None:
             )
 
 
-def _few(names: Any) -> str:
+def _quoted(names: Any) -> str:
     """The first two names, and the number of the others."""
     ordered = list(names)
     return ", ".join(map(repr, ordered[:2])) + (f" and {len(ordered) - 2} more" if len(ordered) > 2 else "")

@@ -74,8 +74,8 @@ class Learner(nn.Module):
         self.regularizer.observe_loss_(self.net, loss.detach())
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))
         self.optimizer.update_(parameters, gradients)
-        anew = self.regularizer.project_(self.net, *self.regularizer.given_lr(self.optimizer.lr))
-        forget_(self.optimizer.moments, anew or {})
+        reset = self.regularizer.project_(self.net, *self.regularizer.given_lr(self.optimizer.lr))
+        forget_(self.optimizer.moments, reset or {})
         squares = [g.reshape(*self.runs, -1).square().sum(-1) for g in gradients]
         norm = torch.stack(squares).sum(0).sqrt()
         return {"penalty": penalty.detach(), "gradient_norm": norm}
@@ -85,7 +85,7 @@ class Learner(nn.Module):
         self.optimizer.lr.mul_(factor)
         for method, net in self.regularizer.methods(self.net) if rebase else ():
             if isinstance(method, SoftWeightRescaling):
-                method.recapture_(net)
+                method.capture_from_(net)
 
     @property
     def counts(self) -> dict[str, Tensor]:
@@ -105,11 +105,8 @@ class Learner(nn.Module):
 
     # --- new weights, for interventions: rare, eager --------------------------------------------------------------
 
-    def fresh(self, runs: Tensor | None = None, names: set[str] | None = None) -> nn.Module:
-        """A network like this one with new initial weights for `runs` (all by default), unlike any drawn before.
-
-        `names` is ignored: the whole network is new. (It serves `PlainNet.fresh`.)
-        """
+    def fresh(self, runs: Tensor | None = None) -> nn.Module:
+        """A network like this one with new initial weights for `runs` (all by default), unlike any drawn before."""
         chosen = slice(None) if runs is None else runs
         draw = self.draws.clone()
         self.draws[chosen] += 1
@@ -119,9 +116,9 @@ class Learner(nn.Module):
         """The network with the weights that each run last started from, at its beginning or at a full reset."""
         return self._new(self.origin.tolist()).to(next(self.net.parameters()).device)
 
-    def recapture_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Make `fresh` the regularizer's reference, for `runs` and the parameters `only` (all by default)."""
-        self.regularizer.recapture_(self.regularize(fresh), runs, only)
+    def restart_regularizer_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """Restart the regularizer from `fresh`, for `runs` and the parameters `only` (all by default)."""
+        self.regularizer.restart_from_(self.regularize(fresh), runs, only)
 
     @torch.no_grad()
     def restart_(self, runs: Tensor | None = None) -> None:
@@ -130,7 +127,7 @@ class Learner(nn.Module):
         self.origin[chosen] = self.draws[chosen]
         fresh = self.fresh(runs)
         copy_runs_(self.net, fresh, runs)
-        self.recapture_(fresh, runs)
+        self.restart_regularizer_(fresh, runs)
         self.optimizer.restart_(runs)
 
     def _new(self, draws: Sequence[int]) -> nn.Module:

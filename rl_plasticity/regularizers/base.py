@@ -4,7 +4,6 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from types import EllipsisType
 from typing import Annotated, Any, Literal, Protocol
 
@@ -17,8 +16,9 @@ from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
 from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, runs_of, unwrapped
 
-Share = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
+Fraction = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
+EveryUpdates = Annotated[int, Setting("period in updates", least=1)]
 Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
     Setting(
@@ -27,26 +27,24 @@ Of = Annotated[
 ]
 Rates = float | Tensor | Mapping[str, float]
 """A learning rate, or one for each parameter by name."""
-Runs = slice | EllipsisType  # the runs that a part of a composite regularizer acts on; ``...`` for all
+RunSlice = slice | EllipsisType  # the runs that a part of a composite regularizer acts on; ``...`` for all
 
 
-class Look(Protocol):
-    """A reader of module outputs that keeps something from each, without gradient; see `Regularizer.looks`.
+class ActivationReader(Protocol):
+    """Reads module outputs in the loop's own forward call, without gradient; see `Regularizer.readers`.
 
     Attributes:
-        names: names of the modules to look at.
+        names: names of the modules to read.
     """
 
     names: list[str]
 
-    def keep(self, name: str, call: int, output: Tensor) -> object:
+    def read(self, name: str, call: int, output: Tensor) -> object:
         """What to keep of `output`, which module `name` returned in call number `call`; None if nothing can be kept."""
 
 
 COUNTED = "counted/"  # prefix of the names of buffers that count
 NO_BATCH = "has seen no batch: add regularizer.penalty(net, inputs) to the loss, or give Learner.minimize the inputs"
-# A network and what was read of it, for the constructor that `make_regularizer` calls: no method has to pass it on.
-GIVEN: ContextVar[tuple[nn.Module, Structure] | None] = ContextVar("GIVEN", default=None)
 
 
 class Regularizer(nn.Module):
@@ -80,13 +78,14 @@ class Regularizer(nn.Module):
 
     Attributes:
         looks_at_data: whether `penalty` needs the inputs.
-        follows_lr: whether `project_` multiplies a strength by the learning rate.
-        follows_loss: whether it needs `observe_loss_` in each update, which an optimizer's step cannot call.
-        halved: whether `penalty` is coef/2 times what `terms` returns, rather than coef times.
-        needs: the error message of `project_` when a call that must precede it is missing; empty if none must. `seen`
-            records whether that call was made.
-        rounds: whether projections keep track of what half precision rounds away.
-        follows: kinds of buffers that follow the weights by themselves, whatever happened to these.
+        uses_lr: whether `project_` multiplies a strength by the learning rate.
+        uses_loss: whether it needs `observe_loss_` in each update, which an optimizer's step cannot call.
+        has_half: whether `penalty` is coef/2 times what `terms` returns, rather than coef times.
+        missing_call: the error message of `project_` when a call that must precede it is missing; empty if none must.
+            `prepared` records whether that call was made.
+        keeps_rounding: whether projections keep track of what half precision rounds away.
+        readers: read the loop's own forward call, so that `penalty` needs no second one.
+        self_updating: kinds of buffers that follow the weights by themselves, whatever happened to these.
         acts_on: the layers or the parameter names that the method acts on.
         names: the names of the parameters that the method acts on; by default those of all layers.
 
@@ -96,12 +95,13 @@ class Regularizer(nn.Module):
     """
 
     looks_at_data: bool = False
-    follows_lr: bool = False
-    follows_loss: bool = False
-    halved: bool = False
-    needs: str = ""
-    rounds: bool = True
-    follows: tuple[str, ...] = ()
+    uses_lr: bool = False
+    uses_loss: bool = False
+    has_half: bool = False
+    missing_call: str = ""
+    keeps_rounding: bool = True
+    readers: Sequence[ActivationReader] = ()
+    self_updating: tuple[str, ...] = ()
     every_updates: int = 1
     coef: Tensor
     updates: Tensor
@@ -109,12 +109,11 @@ class Regularizer(nn.Module):
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
-        if hasattr(self, "data_penalty") or hasattr(self, "rebase_"):
-            kind = type(self).__name__
-            raise TypeError(f"{kind}: data_penalty is penalty(net, inputs) now, and rebase_(net) is recapture_(net)")
-        given = GIVEN.get()
-        if structure is None:
-            structure = given[1] if given is not None and given[0] is net else read(net)
+        for gone in ("data_penalty", "rebase_", "recapture_", "follow_"):
+            if self._has(gone):
+                getattr(Regularizer, gone)(self)
+        # `make_regularizer` sets the structure before it calls the constructor, so that no method has to pass it on.
+        structure = structure or self.__dict__.get("structure") or read(net)
         self.structure = structure
         self.layers = structure.layers
         self.runs = runs_of(net)
@@ -123,8 +122,9 @@ class Regularizer(nn.Module):
         self.acts_on: list[Any] = []
         self.names = [name for layer in self.layers for name in layer.parameter_names]
         self.rounded: list[str] = []
-        self.seen = False
-        self.penalizes, self.projects = self._has("term", "terms"), self._has("project", "project_all")
+        self.prepared = False
+        self.penalizes = self._has("term", "terms")
+        self.projects = self._has("project", "project_all", "project_at_rate")
         self.register_buffer("coef", self._strength("coef", coef, net))
 
     # --- what a training loop calls -------------------------------------------------------------------------------
@@ -140,23 +140,25 @@ class Regularizer(nn.Module):
             return self._zeros()
         if self.looks_at_data:
             self._require_inputs(inputs)
-        with nullcontext() if self.looks_at_data else self._outside_autocast():
-            strength = self.coef / 2 if self.halved else self.coef
+        with nullcontext() if self.looks_at_data else self.outside_autocast():
+            strength = self.coef / 2 if self.has_half else self.coef
             penalty = strength * self.terms(self._now(net), net, inputs)
-        self.seen = self.seen or self.looks_at_data
+        self.prepared = self.prepared or self.looks_at_data
         return penalty
 
     def given_lr(self, lr: Rates | None) -> tuple[Rates | None, ...]:
-        """What `project_` takes besides the network: the learning rate, or nothing if no strength follows it."""
-        return (lr,) if self.follows_lr or any(part.given_lr(lr) for part, _ in self.made_of()) else ()
+        """What `project_` takes besides the network: the learning rate if it `uses_lr`, else nothing."""
+        return (lr,) if self.uses_lr else ()
 
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         """Read the gradients of loss plus penalty, by parameter name, before ``optimizer.step()`` (for `ewc`)."""
-        self._forward("observe_", net, gradients)
+        for part, runs in self.made_of():
+            part.observe_(view_of(net, runs), {name: gradient[runs] for name, gradient in gradients.items()})
 
     def observe_loss_(self, net: nn.Module, loss: Tensor) -> None:
         """Read the loss without the penalty, ``[*runs]``, between `penalty` and `project_` (for `churn`)."""
-        self._forward("observe_loss_", net, loss)
+        for part, runs in self.made_of():
+            part.observe_loss_(view_of(net, runs), loss[runs])
 
     @torch.no_grad()
     def project_(self, net: nn.Module, lr: Rates | None = None) -> Mapping[str, Tensor] | None:
@@ -164,56 +166,65 @@ class Regularizer(nn.Module):
 
         Args:
             lr: the learning rate of that step, or rates by parameter name; needed by methods whose strength it
-                multiplies (`follows_lr`).
+                multiplies (`uses_lr`).
 
         Returns:
             For methods that reinitialize entries: boolean masks of them by parameter name, of the parameter's shape;
             otherwise None or an empty mapping. `Learner` and `attach` zero the optimizer's moments of these entries.
         """
         if self.made_of():
-            made = [(p.project_(seen_by(r, net), *p.given_lr(lr)), r) for p, r in self.made_of()]
-            return added_up(self._whole(masks or {}, r) for masks, r in made)
-        if self.follows_lr and lr is None:
-            raise SettingsError(f"{type(self).__name__} needs the learning rate: project_(net, lr)")
-        if self.needs and not self.seen:
-            raise RuntimeError(f"{type(self).__name__} {self.needs}")
-        self.seen = False
+            made = [(part.project_(view_of(net, runs), *part.given_lr(lr)), runs) for part, runs in self.made_of()]
+            return added_up(self._whole(masks or {}, runs) for masks, runs in made)
+        kind = type(self).__name__
+        if self.uses_lr and lr is None:
+            raise SettingsError(f"{kind} needs the learning rate: project_(net, lr)")
+        if self.missing_call and not self.prepared:
+            raise RuntimeError(f"{kind} {self.missing_call}")
+        self.prepared = False
         if not self.projects:
             return None
-        due = self._count_()
-        widened = self._widened(net)
-        masks = self.project_all(self._now(net), widened, due, 0.0 if lr is None else lr)
+        due, widened = self._count_(), self._widened(net)
+        given = self._now(net), widened, due
+        masks = self.project_all(*given) if lr is None or not self.uses_lr else self.project_at_rate(*given, lr)
         self._round_(widened)
         return masks
 
     @torch.no_grad()
-    def recapture_(self, source: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
-        """Replace the reference that was captured when the regularizer was made.
+    def capture_from_(self, net: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """Make the weights of `net` the new reference for everything that `capture` remembers.
+
+        These are the norms of `swr` and `normalize_project`, the weights of `l2_init` and so on. Counts and running
+        statistics stay.
 
         Args:
-            source: a network or a regularizer. The weights of a network become the new reference for everything that
-                `capture` remembers: the norms of `swr` and `normalize_project`, the weights of `l2_init`. Counts and
-                running statistics stay. A regularizer, made by the same call for newly initialized weights, gives its
-                whole state, except `counts`.
             runs: indices of the runs concerned; all by default.
-            only: parameter names. By default all, and then the number of updates is replaced too.
+            only: names of the parameters concerned; all by default.
         """
-        for i, (part, its) in enumerate(self.made_of()):
-            other = source.made_of()[i][0] if isinstance(source, Regularizer) else seen_by(its, source)
-            part.recapture_(other, _among(runs, its), only)
-        mine = _own_state(self)
-        theirs = _own_state(source) if isinstance(source, Regularizer) else self._captured(source)
-        for name, value in theirs.items():
-            # "initial/body/head/weight" belongs to the parameter body.head.weight
-            parameter = name.rpartition(".")[2].partition("/")[2].replace("/", ".")
-            if _goes_on(name) or (only is not None and not _is_among(parameter, only)):
-                continue
-            chosen = ... if runs is None or not value.ndim else runs
-            mine[name][chosen] = value[chosen]
+        for part, its in self.made_of():
+            part.capture_from_(view_of(net, its), _among(runs, its), only)
+        self._take_(self._captured(net), runs, only)
 
-    def looks(self) -> Sequence[Look]:
-        """Objects that can read the loop's own forward call, so that `penalty` needs no second one; default none."""
-        return [look for part, runs in self.made_of() if runs is ... for look in part.looks()]
+    @torch.no_grad()
+    def restart_from_(self, fresh: "Regularizer", runs: Tensor | None = None, only: set[str] | None = None) -> None:
+        """Take over the whole state of `fresh`, made by the same call for new weights, except `counts`.
+
+        Args:
+            runs, only: as in `capture_from_`. Without `only` the number of updates is replaced too.
+        """
+        for (part, its), (other, _) in zip(self.made_of(), fresh.made_of(), strict=True):
+            part.restart_from_(other, _among(runs, its), only)
+        self._take_(_own_state(fresh), runs, only)
+
+    def _take_(self, values: Mapping[str, Tensor], runs: Tensor | None, only: set[str] | None) -> None:
+        """Set buffers of these names, in these runs, except counts."""
+        mine = _own_state(self)
+        for name, value in values.items():
+            # "initial/body/head/weight" belongs to the parameter body.head.weight
+            key = name.rpartition(".")[2]
+            is_meant = only is None or key.partition("/")[2].replace("/", ".") in only
+            if is_meant and not key.startswith(COUNTED):
+                chosen = ... if runs is None or not value.ndim else runs
+                mine[name][chosen] = value[chosen]
 
     @property
     def counts(self) -> dict[str, Tensor]:
@@ -224,21 +235,11 @@ class Regularizer(nn.Module):
         return added_up([counted_by(self), *(self._whole(part.counts, runs) for part, runs in self.made_of())])
 
     @property
-    def holds_on(self) -> bool:
-        """Whether the regularizer keeps values derived from earlier weights, which `recapture_` can replace."""
+    def keeps_reference(self) -> bool:
+        """Whether it keeps values derived from earlier weights, which `restart_from_` can replace."""
         kinds = {name.partition("/")[0] for name in _own_state(self) if "/" in name}
-        kinds -= {COUNTED.rstrip("/"), "rounding", *self.follows}
-        return bool(kinds) or any(part.holds_on for part, _ in self.made_of())
-
-    def first_update(self, batch_size: int) -> Tensor:
-        """The first update, counted from 1, in which the method can change a weight or a gradient, ``[*runs]``.
-
-        Methods that act late override it, so that a run too short for them can be reported.
-        """
-        first = torch.full(self.runs, math.inf if self.made_of() else float(self.every_updates))
-        for part, runs in self.made_of():
-            first[runs] = first[runs].minimum(part.first_update(batch_size))
-        return first
+        kinds -= {COUNTED.rstrip("/"), "rounding", *self.self_updating}
+        return bool(kinds) or any(part.keeps_reference for part, _ in self.made_of())
 
     # --- what a method overrides ----------------------------------------------------------------------------------
 
@@ -262,7 +263,7 @@ class Regularizer(nn.Module):
     def project(self, part: Any, net: nn.Module, due: Tensor) -> None:
         """Change one element of `acts_on` in place, without gradient, in the runs that are `due` (``[*runs]``)."""
 
-    def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor, lr: Rates) -> Mapping[str, Tensor] | None:
+    def project_all(self, parts: Sequence[Any], net: nn.Module, due: Tensor) -> Mapping[str, Tensor] | None:
         """Change all parts, by default with `project` for each, and return what `project_` returns."""
         for part in parts:
             returned: object = self.project(part, net, due)  # type: ignore[func-returns-value]
@@ -271,11 +272,16 @@ class Regularizer(nn.Module):
                 raise SettingsError(f"{kind}.project must change the weights in place and return None, not a result")
         return None
 
+    def project_at_rate(
+        self, parts: Sequence[Any], net: nn.Module, due: Tensor, lr: Rates
+    ) -> Mapping[str, Tensor] | None:
+        """Do what `project_all` does, for a method that `uses_lr`."""
+
     def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:
-        """The reference values to remember for one element of `acts_on`, by kind; see `_recall`, `recapture_`."""
+        """The reference values to remember for one element of `acts_on`, by kind; see `_recall`, `capture_from_`."""
         return {}
 
-    def made_of(self) -> Sequence[tuple["Regularizer", Runs]]:
+    def made_of(self) -> Sequence[tuple["Regularizer", RunSlice]]:
         """The regularizers that this one consists of, each with the runs it acts on; none by default."""
         return ()
 
@@ -284,14 +290,14 @@ class Regularizer(nn.Module):
         if not self.made_of():
             yield self, net
         for part, runs in self.made_of():
-            yield from part.methods(seen_by(runs, net))
+            yield from part.methods(view_of(net, runs))
 
     def require_acting(self) -> None:
         """Raises SettingsError if the class does nothing: a hook's name may be misspelt, or `_act_on` left out."""
-        hooks = ("term", "terms", "project", "project_all")
         kind = type(self).__name__
-        if not self._has(*hooks, "penalty", "project_", "observe_") and type(self) is not Unregularized:
-            raise SettingsError(f"{kind} does nothing: it overrides none of {', '.join(hooks)}")
+        acts = self.penalizes or self.projects or self._has("penalty", "project_", "observe_")
+        if not acts and type(self) is not Unregularized:
+            raise SettingsError(f"{kind} does nothing: it overrides none of term, terms, project, project_all")
         if self._has("term", "project") and not self._has("terms", "project_all") and not self.acts_on:
             raise SettingsError(f"{kind} does nothing: its constructor does not say what it acts on (self._act_on)")
 
@@ -305,7 +311,7 @@ class Regularizer(nn.Module):
         Args:
             what: the kind of part, for the error.
             least_axes: bare parameters of unknown role with at least this many axes are named in a warning; see
-                `_require_told`.
+                `_check_bare`.
 
         Raises:
             ValueError: there is no such part, or a projection would change a weight that is computed from others.
@@ -316,11 +322,11 @@ class Regularizer(nn.Module):
         if self.projects:
             self._require_plain(layers)
         if layers:
-            self._require_told(net, layers, least_axes)
+            self._check_bare(net, layers, least_axes)
         self.names = [*dict.fromkeys(name for part in parts for name in _names_of(part))]
         for name, value in self._captured(net).items():
             self.register_buffer(name, value.detach().clone())
-        if self.projects and self.rounds:
+        if self.projects and self.keeps_rounding:
             self._remember_rounding(net, self.names)
 
     def _captured(self, net: nn.Module) -> dict[str, Tensor]:
@@ -381,7 +387,7 @@ class Regularizer(nn.Module):
         self._require(self.structure.trained, "trainable parameter")
         return [*self.structure.trained]
 
-    def _those(self, net: nn.Module, of: str) -> list[str]:
+    def _selected(self, net: nn.Module, of: str) -> list[str]:
         """The trainable parameters that `of` (`Of`) selects, each name once; raises ValueError if there is none."""
         if of == "all":
             return self._trainable()
@@ -391,7 +397,7 @@ class Regularizer(nn.Module):
         if of == "hidden_weights":
             names = [name for name in names if name not in self.structure.of_heads]
         self._require(names, f"trainable parameter that of={of} means")
-        self._require_told(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
+        self._check_bare(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
         return names
 
     def _require(self, parts: object, what: str) -> None:
@@ -399,7 +405,7 @@ class Regularizer(nn.Module):
             self.structure.require_seen(type(self).__name__, self.structure.undecided)
             raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
 
-    def _require_told(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
+    def _check_bare(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
         """Warn about bare parameters that are left alone because their role is unknown.
 
         Raises:
@@ -467,7 +473,7 @@ class Regularizer(nn.Module):
                 parameter.copy_(value)
                 self._recall("rounding", name).copy_(value - parameter.float())
 
-    def _outside_autocast(self) -> AbstractContextManager[None]:
+    def outside_autocast(self) -> AbstractContextManager[None]:
         """A context in which autocast is off, so operations keep the types of their arguments."""
         device = self.coef.device.type
         return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
@@ -485,22 +491,7 @@ class Regularizer(nn.Module):
         """Whether the subclass overrides one of these hooks."""
         return any(getattr(type(self), hook) is not getattr(Regularizer, hook) for hook in hooks)
 
-    def _forward(self, hook: str, net: nn.Module, *given: Mapping[str, Tensor] | Tensor) -> dict[str, Tensor]:
-        """Call a hook of every part, each with its view of the network and of the tensors.
-
-        Returns:
-            The sums of the tensors that the parts return, by name.
-        """
-        returned = []
-        for part, runs in self.made_of():
-            arguments = [
-                one[runs] if isinstance(one, Tensor) else {name: tensor[runs] for name, tensor in one.items()}
-                for one in given
-            ]
-            returned.append(self._whole(getattr(part, hook)(seen_by(runs, net), *arguments) or {}, runs))
-        return added_up(returned)
-
-    def _whole(self, of_runs: Mapping[str, Tensor], runs: Runs) -> dict[str, Tensor]:
+    def _whole(self, of_runs: Mapping[str, Tensor], runs: RunSlice) -> dict[str, Tensor]:
         """Tensors of some runs, extended to all runs with zeros elsewhere."""
         if runs is ...:
             return dict(of_runs)
@@ -508,6 +499,23 @@ class Regularizer(nn.Module):
         for name, value in of_runs.items():
             whole[name][runs] = value
         return whole
+
+    def _consist_of(self, parts: Iterable["Regularizer"]) -> None:
+        self.parts = nn.ModuleList(parts)
+        for flag in ("looks_at_data", "uses_lr", "uses_loss"):
+            setattr(self, flag, any(getattr(part, flag) for part in self.parts))
+
+    def _gone(instead: str) -> Callable[..., None]:  # type: ignore[misc]
+        """A method of earlier versions, which is refused."""
+
+        def refuse(self: "Regularizer", *_: Any, **__: Any) -> None:
+            raise TypeError(f"{type(self).__name__}: {instead}")
+
+        return refuse
+
+    data_penalty = _gone("data_penalty is penalty(net, inputs) now")
+    rebase_ = recapture_ = _gone("rebase_ and recapture_ are capture_from_(net) now")
+    follow_ = _gone("follow_ went: the learning rate is passed, project_(net, lr)")
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, int | float) and isinstance(self.__dict__.get("_buffers", {}).get(name), Tensor):
@@ -537,7 +545,7 @@ class Regularizer(nn.Module):
                 before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
                 warn(f"{name} is {before}; the loaded state makes it {after}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        self.seen = False
+        self.prepared = False
 
 
 def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = None) -> Tensor:
@@ -553,7 +561,7 @@ def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = N
         with inputs.autocasting() if isinstance(inputs, Call) else nullcontext():
             term: object = regularizer.penalty(net, inputs)
     else:
-        with regularizer._outside_autocast():
+        with regularizer.outside_autocast():
             term = regularizer.penalty(net)
     runs = regularizer.runs
     if isinstance(term, Tensor) and term.numel() == math.prod(runs):
@@ -583,43 +591,32 @@ def added_up(each: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return total
 
 
-def forget_(moments: Callable[[str], list[Tensor]], anew: Mapping[str, Tensor]) -> None:
+def forget_(moments: Callable[[str], list[Tensor]], masks: Mapping[str, Tensor]) -> None:
     """Zero the optimizer's `moments` where `project_` reinitialized entries (masks by parameter name)."""
-    for name, where in anew.items():
+    for name, where in masks.items():
         for moment in moments(name):
             moment.masked_fill_(where, 0)
 
 
 def _names(layer: Layer, net: nn.Module, of: str) -> list[str | None]:
     """The parameter names of a layer that `of` (`Of`, except "all") selects."""
-    normalizes = layer.role in ("norm", "gain", "shift")
-    if of == "weights":
-        return [layer.weight_name] if layer.matrix(net) is not None else []
-    if of == "hidden_weights":
-        return [layer.weight_name] if layer.is_linear_map and not layer.head else []
-    if of == "heads":
-        return [layer.weight_name, layer.bias_name] if layer.head else []
-    if of == "biases":
-        return [] if normalizes else [layer.bias_name]
-    if of == "norms":
-        return [layer.weight_name, layer.bias_name] if normalizes else []
-    return [layer.weight_name] if layer.role in ("conv", "norm") else []
-
-
-def _goes_on(name: str) -> bool:
-    """Whether a reset of a run keeps this buffer: counts."""
-    return name.rpartition(".")[2].startswith(COUNTED)
+    weight, bias = [layer.weight_name], [layer.bias_name]
+    is_norm = layer.role in ("norm", "gain", "shift")
+    is_chosen, names = {
+        "weights": (layer.matrix(net) is not None, weight),
+        "hidden_weights": (layer.is_linear_map and not layer.head, weight),
+        "heads": (layer.head, weight + bias),
+        "biases": (not is_norm, bias),
+        "norms": (is_norm, weight + bias),
+        "kernels_and_gains": (layer.role in ("conv", "norm"), weight),
+    }[of]
+    return names if is_chosen else []
 
 
 def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
     """The saved buffers of this regularizer, without those of its parts."""
     made_of_others = bool(regularizer.made_of())
     return {name: b for name, b in regularizer.state_dict().items() if "." not in name or not made_of_others}
-
-
-def _is_among(parameter: str, names: set[str]) -> bool:
-    """Whether a key belongs to one of these parameters."""
-    return parameter in names
 
 
 def _key(kind: str, parameter: str) -> str:
@@ -635,12 +632,12 @@ def _names_of(part: Layer | str) -> list[str]:
     return [part] if isinstance(part, str) else part.parameter_names
 
 
-def _among(runs: Tensor | None, part: Runs) -> Tensor | None:
+def _among(runs: Tensor | None, part: RunSlice) -> Tensor | None:
     """Those of `runs` that a part acts on, as indices relative to its first run."""
     return runs if runs is None or part is ... else runs[(runs >= part.start) & (runs < part.stop)] - part.start
 
 
-def seen_by(runs: Runs, net: nn.Module) -> nn.Module:
+def view_of(net: nn.Module, runs: RunSlice) -> nn.Module:
     """The view of the network for a part that acts on these runs."""
     return SomeRuns(net, runs.start, runs.stop) if isinstance(runs, slice) else net
 
@@ -657,12 +654,12 @@ class Chain(Regularizer):
 
     def __init__(self, net: nn.Module, *regularizers: Regularizer) -> None:
         super().__init__(net, structure=regularizers[0].structure if regularizers else None)
-        self.parts = nn.ModuleList(regularizers)
+        self._consist_of(regularizers)
+        self.readers = [reader for part in regularizers for reader in part.readers]
         # Terms of weights come before terms of data: the order of a sum decides its last digit.
         self.kinds = [[p for p in regularizers if p.looks_at_data == looks] for looks in (False, True)]
-        self.looks_at_data = bool(self.kinds[1])
 
-    def made_of(self) -> Sequence[tuple[Regularizer, Runs]]:
+    def made_of(self) -> Sequence[tuple[Regularizer, RunSlice]]:
         return [(part, ...) for part in self.parts]  # type: ignore[misc]
 
     def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:

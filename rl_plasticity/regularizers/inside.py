@@ -25,12 +25,12 @@ class Call(Arguments):
 
     Attributes:
         autocast: device, type, and whether autocast was on.
-        seen: for each reader and each module name, what was kept of each of the module's outputs, in order.
+        kept: for each reader and each module name, what was kept of each of the module's outputs, in order.
     """
 
     def __init__(self, *_: Any) -> None:
         self.autocast = ("cpu", torch.bfloat16, False)
-        self.seen: dict[object, dict[str, list[Any]]] = {}
+        self.kept: dict[object, dict[str, list[Any]]] = {}
 
     def autocasting(self) -> AbstractContextManager[None]:
         """A context in which autocast is on or off as it was in the call."""
@@ -72,7 +72,7 @@ class Inside:
             self.copied = copy.deepcopy(inner, tensors)
         except Exception as error:  # a module's own copying may raise anything
             raise ValueError(f"the network must be copied to read its activations: {first_line(error)}") from error
-        self.seen: dict[str, list[Tensor]] = {}
+        self.values: dict[str, list[Tensor]] = {}
         self.calling = self.with_gradient = False
         theirs = [{kind: {*module.__dict__[kind]} for kind in _HOOKS} for module in self.copied.modules()]
         for module in self.copied.modules():
@@ -94,10 +94,10 @@ class Inside:
             raise _checkpointed()
 
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
-        self.seen[name].append(output.clone())  # later operations may work in place
+        self.values[name].append(output.clone())  # later operations may work in place
 
     def _read(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
-        self.seen[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
+        self.values[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
 
     def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
         """The values seen in each module, call by call, when `net` is called on `inputs`; its buffers are not changed.
@@ -120,19 +120,19 @@ class Inside:
                 module.__dict__.update(plain)
                 for kind, own in hooks.items():
                     module.__dict__[kind] = OrderedDict([*its.__dict__[kind].items(), *own])
-        self.seen = {name: [] for name in self.names}
+        self.values = {name: [] for name in self.names}
         self.calling, self.with_gradient = True, torch.is_grad_enabled()
         try:
             call(self.copied, net, inputs)
         finally:
             self.calling = False
-        seen, self.seen = self.seen, {}
-        for name, tensors in seen.items():
+        values, self.values = self.values, {}
+        for name, tensors in values.items():
             if not tensors:
                 raise RuntimeError(
                     f"{type(inner).__name__} did not call its module {name!r}, whose activations are needed"
                 )
-        return seen
+        return values
 
 
 def _checkpointed() -> RuntimeError:

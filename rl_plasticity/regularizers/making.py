@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import Choices, SettingsError, choose
-from rl_plasticity.regularizers.base import GIVEN, Regularizer
+from rl_plasticity.regularizers.base import Regularizer
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import Example, Structure, read
 
@@ -45,11 +45,10 @@ def make_regularizer(
     make = choose(REGULARIZERS, name, settings, "regularizer")
     if structure is None and not (example is None and heads is None and roles is None and only is None):
         structure = read(net, example, heads=heads, roles=roles, only=only)
-    token = GIVEN.set(None if structure is None else (net, structure))
-    try:
-        regularizer = make(net)
-    finally:
-        GIVEN.reset(token)
+    kind = make.func  # type: ignore[attr-defined]
+    regularizer: Regularizer = kind.__new__(kind)
+    regularizer.__dict__["structure"] = structure  # see the base class's constructor
+    kind.__init__(regularizer, net, **make.keywords)  # type: ignore[attr-defined]
     regularizer.require_acting()
     _require_strength(regularizer, settings)
     if regularizer.runs and not type(regularizer).__module__.startswith("rl_plasticity."):

@@ -62,7 +62,7 @@ class Churn(Regularizer):
     """
 
     looks_at_data = True
-    needs = NO_BATCH
+    missing_call = NO_BATCH
     losses: Tensor
     distances: Tensor
     distance_now: Tensor
@@ -84,8 +84,8 @@ class Churn(Regularizer):
     ) -> None:
         super().__init__(net, 1.0 if coef is None else coef)
         self.distance, self.share, self.after_updates, self.first = distance, share, after_updates, first
-        self.follows_loss, self.owed = coef is None, False  # whether the loss of an update is still to come
-        if self.follows_loss:
+        self.uses_loss, self.awaits_loss = coef is None, False
+        if self.uses_loss:
             zeros = self.coef.new_zeros(*self.runs, window)
             for name, value in {"losses": zeros, "distances": zeros, "strength": zeros[..., 0] + first}.items():
                 self.register_buffer(name, value.clone())
@@ -97,15 +97,15 @@ class Churn(Regularizer):
             self._remember("earlier", name, lookup(net, name), saved=False)  # shared by all calls of one update
 
     def terms(self, names: Sequence[str], net: nn.Module, inputs: Example) -> Tensor:
-        if self.follows_loss and not self.seen:
-            if self.owed:
+        if self.uses_loss and not self.prepared:
+            if self.awaits_loss:
                 raise RuntimeError(
                     "churn without coef follows the loss and has not seen the last update's: call "
                     "regularizer.observe_loss_(net, loss) after penalty, or pass coef="
                 )
-            self.owed = True
+            self.awaits_loss = True
         with torch.no_grad():
-            if not self.seen:  # else another call of the same update: a closure's, or an accumulated batch's
+            if not self.prepared:  # else another call of the same update: a closure's, or an accumulated batch's
                 for name in self.names:  # including those frozen now: they have not moved
                     self._recall("earlier", name).copy_(self._recall("previous", name))
                     self._recall("previous", name).copy_(lookup(net, name))
@@ -119,16 +119,16 @@ class Churn(Regularizer):
             else:
                 each = -(its.softmax(-1) * mine.log_softmax(-1)).sum(-1)
             total = total + each.reshape(*self.runs, -1).mean(-1)
-        if self.follows_loss:
+        if self.uses_loss:
             self.distance_now.copy_(total.detach())
             total = total * self.strength.clone()  # `observe_loss_` may come before the gradients
         return total
 
     @torch.no_grad()
     def observe_loss_(self, net: nn.Module, loss: Tensor) -> None:
-        if not self.follows_loss:
+        if not self.uses_loss:
             return
-        self.owed = False
+        self.awaits_loss = False
         place = (self.observed % self.losses.shape[-1]).unsqueeze(-1)
         self.losses.scatter_(-1, place, loss.abs().to(self.losses).reshape(place.shape))
         self.distances.scatter_(-1, place, self.distance_now.unsqueeze(-1))
@@ -162,7 +162,7 @@ class FeatureRank(Regularizer):
     """
 
     looks_at_data = True
-    needs = NO_BATCH
+    missing_call = NO_BATCH
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-3) -> None:
@@ -198,7 +198,7 @@ class FeatureRank(Regularizer):
     def terms(self, _: Sequence[Layer], net: nn.Module, inputs: Example) -> Tensor:
         total, k = self._zeros(), len(self.runs)
         seen = self.inside(net, inputs)
-        with self._outside_autocast():
+        with self.outside_autocast():
             for layer in self.heads:
                 read = (x.movedim(k + 1, -1) if layer.role == "conv" else x for x in seen[layer.name])
                 features = torch.cat([wide(x).reshape(*self.runs, -1, x.shape[-1]) for x in read], k)

@@ -42,12 +42,12 @@ class L2(Regularizer):
         ValueError: the network has no such parameter, or which layers are heads cannot be read.
     """
 
-    halved = True
+    has_half = True
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-4, of: Of = "all") -> None:
         super().__init__(net, coef)
-        self._act_on(net, self._those(net, of))
+        self._act_on(net, self._selected(net, of))
 
     def term(self, name: str, net: nn.Module) -> Tensor:
         return _sum(wide(lookup(net, name)).square(), self.runs)
@@ -62,7 +62,7 @@ class L2Init(Regularizer):
     et al. (2024), section 4, have no 1/2: their strength is half of ours.
     """
 
-    halved = True
+    has_half = True
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
@@ -125,8 +125,8 @@ class EWC(Regularizer):
             gradient belongs to a parameter of the network.
     """
 
-    halved = True
-    needs = (
+    has_half = True
+    missing_call = (
         "has seen no gradients: call regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()}) "
         "between backward() and optimizer.step()"
     )
@@ -171,7 +171,7 @@ class EWC(Regularizer):
             less = of_penalty.sub_(wide(gradients[name]))  # the negative gradient of the loss alone
             fisher.lerp_(less.square_(), 1 - self.fisher_decay)
             anchor.lerp_(parameter, 1 - self.anchor_decay)
-        self.seen = True
+        self.prepared = True
 
 
 class Spectral(Regularizer):
@@ -196,7 +196,7 @@ class Spectral(Regularizer):
         warmup: the least number of power-iteration steps when the regularizer is made.
     """
 
-    follows = ("u", "v")
+    self_updating = ("u", "v")
 
     @checked
     def __init__(
@@ -229,9 +229,9 @@ class Spectral(Regularizer):
             sigma1 = self._converge(layer.key, matrix)
             if layer.role == "embedding":
                 sigmas[layer.weight_name] = float(sigma1.max())
-        self._say_heavy(sigmas)
+        self._warn_of_heavy_tables(sigmas)
 
-    def _say_heavy(self, sigmas: Mapping[str, float]) -> None:
+    def _warn_of_heavy_tables(self, sigmas: Mapping[str, float]) -> None:
         """Warn where the term of a table outweighs a loss of 1.
 
         torch initializes tables with unit variance, so their sigma1 starts far above 1.

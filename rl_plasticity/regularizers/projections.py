@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.regularizers.base import Of, Rates, Regularizer, Strength, rate_of
+from rl_plasticity.regularizers.base import EveryUpdates, Of, Rates, Regularizer, Strength, rate_of
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
@@ -25,7 +25,7 @@ class WeightClipping(Regularizer):
         coef: kappa. Unlike for other methods, 0 is not allowed: it would set every weight to zero.
     """
 
-    rounds = False
+    keeps_rounding = False
 
     @checked
     def __init__(
@@ -37,15 +37,10 @@ class WeightClipping(Regularizer):
         self._act_on(net, self._linear_maps(), "linear or convolution layer", least_axes=1)
         self.fan_in = {name: y.matrix(net).shape[-1] for y in self.acts_on for name in y.parameter_names}
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
-        kappa = torch.where(due, self.coef, math.inf)
-        for layer in layers:
-            if not layer.parameter_names:  # frozen now
-                continue
-            bound = kappa / math.sqrt(self.fan_in[layer.parameter_names[0]])
-            for tensor in layer.tensors(net):
-                limit = per_run(bound, tensor).to(tensor.dtype)
-                tensor.clamp_(-limit, limit)
+    def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
+        for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
+            limit = per_run(self.coef / math.sqrt(self.fan_in[name]), tensor).to(tensor.dtype)
+            tensor.clamp_(-limit, limit)
 
 
 class WeightDecay(Regularizer):
@@ -68,8 +63,8 @@ class WeightDecay(Regularizer):
         RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
-    follows_lr = True
-    needs = (
+    uses_lr = True
+    missing_call = (
         "does not know the weights before the step: call regularizer.penalty(net) once for each update, before "
         "optimizer.step()"
     )
@@ -77,19 +72,19 @@ class WeightDecay(Regularizer):
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-2, of: Of = "all") -> None:
         super().__init__(net, coef)
-        self._act_on(net, self._those(net, of))
+        self._act_on(net, self._selected(net, of))
         for name in self.names:
             self._remember("before", name, lookup(net, name))
 
     def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
-        if not self.seen:
+        if not self.prepared:
             with torch.no_grad():
                 for name in self.names:
                     self._recall("before", name).copy_(lookup(net, name))
-        self.seen = True
+        self.prepared = True
         return self._zeros()
 
-    def project_all(self, names: Sequence[str], net: nn.Module, due: Tensor, lr: Rates) -> None:
+    def project_at_rate(self, names: Sequence[str], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for name in names:
             parameter = lookup(net, name)
             parameter.sub_(per_run(self.coef * rate_of(lr, name), parameter) * self._recall("before", name))
@@ -119,7 +114,7 @@ class Orthogonal(Regularizer):
         rect_scale: whether the target of a layer with more outputs than inputs is multiplied by outputs / inputs.
     """
 
-    follows_lr = True
+    uses_lr = True
 
     @checked
     def __init__(
@@ -135,7 +130,7 @@ class Orthogonal(Regularizer):
         self.scale, self.rect_scale = scale, rect_scale
         self._act_on(net, self._linear_maps(heads=False, biases=False), "hidden linear or convolution layer")
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
+    def project_at_rate(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for layer in layers:
             matrix, weight = layer.matrix(net), layer.weight(net)
             if matrix is None or weight is None or layer.weight_name is None:  # frozen now
@@ -170,13 +165,13 @@ class HareAndTortoise(Regularizer):
         momentum: share of the slow average that each update keeps.
     """
 
-    rounds = False
+    keeps_rounding = False
 
     @checked
     def __init__(
         self,
         net: nn.Module,
-        every_updates: Annotated[int, Setting("period in updates", least=1)] = 10_000,
+        every_updates: EveryUpdates = 10_000,
         momentum: Annotated[
             float, Setting("share of the slow average that each update keeps", least=0, most=1)
         ] = 0.999,

@@ -1,14 +1,14 @@
 """Projections that rescale the weights of layers or units, to their initial norm or to unit length."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, warn
-from rl_plasticity.regularizers.base import Rates, Regularizer, Share, rate_of
+from rl_plasticity.regularizers.base import EveryUpdates, Fraction, Rates, Regularizer, rate_of
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, not_homogeneous, outputs, some
 from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
@@ -56,7 +56,7 @@ class SoftWeightRescaling(Regularizer):
     def __init__(
         self,
         net: nn.Module,
-        coef: Share = 1e-3,
+        coef: Fraction = 1e-3,
         coef_classifier: Annotated[
             float | Tensor | None, Setting("strength for the classifier; null: coef", least=0, most=1)
         ] = None,
@@ -99,36 +99,39 @@ class SoftWeightRescaling(Regularizer):
         left = [name for name, _ in unwrapped(net).named_parameters() if name not in trained]
         if self.scope == "preserving" and left:
             raise ValueError(f"scope=preserving needs a network without frozen or ignored parameters, got {left[0]}")
-        inexact = []
-        for i, layer in enumerate(self.layers):
-            taken = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in left)
-            if layer.role in ("linear", "conv", "embedding") and (taken or layer.weight_name in self.structure.shared):
-                why = "whose weight is computed" if layer.kind == COMPUTED else "which shares its weight"
-                inexact.append(f"{layer.name} ({why})")
-            if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
-                if self.before_norm & {*layer.inputs}:
-                    inexact.append(f"{layer.name} (which reads what a norm layer follows elsewhere)")
-                continue  # the only rescaling before it is one that a norm layer undoes
-            reasons = [*not_homogeneous(layer.through), *(["several branches"] if layer.joins_branches else [])]
-            if reasons:
-                inexact.append(f"{layer.name} (behind {', '.join(reasons[:3])})")
+        inexact = [*self._inexact_layers(left), *self._inexact_outputs()]
         inexact += ["biases that stay"] if any(name.endswith("bias") for name in left) else []
-        for ends, through, join in self.structure.ends:
-            reasons = [*not_homogeneous(through), *(["several branches"] if join else [])]
-            if self.scope == "all" and reasons:
-                inexact.append(f"what the network returns (behind {', '.join(reasons[:3])})")
-            for i in ends if self.scope == "preserving" else ():
-                if i in self.before_norm or not (self.has_norm or self.layers[i].head):
-                    inexact.append(f"{self.layers[i].name} (which the network returns)")
-        where = ", ".join(inexact[:3]) + (f" and {len(inexact) - 3} more" if len(inexact) > 3 else "")
+        self.exact = not inexact
         if inexact and self.scope == "preserving":
             raise ValueError(
                 "scope=preserving needs a network without branches and shared weights whose activations are positively "
-                f"homogeneous (ReLU, leaky ReLU, identity); not so at {where}"
+                f"homogeneous (ReLU, leaky ReLU, identity); not so at {some(inexact)}"
             )
         if inexact:
-            warn(f"swr keeps f' = C f only approximately at {where}")
-        self.exact = not inexact
+            warn(f"swr keeps f' = C f only approximately at {some(inexact)}")
+
+    def _inexact_layers(self, left: Sequence[str]) -> Iterator[str]:
+        for i, layer in enumerate(self.layers):
+            is_computed = layer.weight_name is None and not any(name.startswith(f"{layer.name}.") for name in left)
+            if layer.role in ("linear", "conv", "embedding") and (
+                is_computed or layer.weight_name in self.structure.shared
+            ):
+                why = "whose weight is computed" if layer.kind == COMPUTED else "which shares its weight"
+                yield f"{layer.name} ({why})"
+            if self.scope == "preserving" and self.has_norm and i not in self.before_norm and layer.role != "norm":
+                # The only rescaling before it is one that a norm layer undoes.
+                if self.before_norm & {*layer.inputs}:
+                    yield f"{layer.name} (which reads what a norm layer follows elsewhere)"
+            elif why := _why_inexact(layer.through, layer.joins_branches):
+                yield f"{layer.name}{why}"
+
+    def _inexact_outputs(self) -> Iterator[str]:
+        for ends, through, join in self.structure.ends:
+            if self.scope == "all" and (why := _why_inexact(through, join)):
+                yield f"what the network returns{why}"
+            for i in ends if self.scope == "preserving" else ():
+                if i in self.before_norm or not (self.has_norm or self.layers[i].head):
+                    yield f"{self.layers[i].name} (which the network returns)"
 
     @torch.no_grad()
     def _try(self, net: nn.Module, example: Example) -> None:
@@ -137,14 +140,8 @@ class SoftWeightRescaling(Regularizer):
         grown = {name: lookup(net, name).detach().double() for name in self.structure.trained}
         grown = {name: value * (1 + 2 * torch.rand((), generator=generator).item()) for name, value in grown.items()}
         before = outputs(net, example, grown, batch_statistics=True)
-        given = [(strength, strength.clone()) for strength in (self.coef, self.coef_classifier)]
-        for strength, _ in given:
-            strength.fill_(0.5)
-        self.project_(Widened(net, grown))
-        for strength, value in given:
-            strength.copy_(value)
-        for name in self.rounded:
-            self._recall("rounding", name).zero_()
+        half = torch.full_like(self.coef, 0.5)
+        self._rescale_(self.layers, Widened(net, grown), half, half)
         after = outputs(net, example, grown, batch_statistics=True)
         off = max((self._off(*pair) for pair in zip(after or (), before or (), strict=True)), default=0.0)
         if off > 1e-3 and self.scope == "preserving":
@@ -164,12 +161,15 @@ class SoftWeightRescaling(Regularizer):
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
         return {"norm": _norm(layer, net)} if _has_norm(layer) else {}
 
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
+    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
+        self._rescale_(layers, net, self.coef, self.coef_classifier)
+
+    def _rescale_(self, layers: Sequence[Layer], net: nn.Module, coef: Tensor, coef_classifier: Tensor) -> None:
         # c of every rescaled layer at once, [layers, *runs]
         norm = torch.stack([_norm(layer, net) for layer in self.rescaled.values()])
         initial = torch.stack([self._recall("norm", layer.key) for layer in self.rescaled.values()])
-        coef = torch.where(per_run(self.is_classifier, norm), self.coef_classifier, self.coef)
-        known = due & (norm > 0) if self.scope == "all" else due & (norm > 0) & (initial > 0)
+        coef = torch.where(per_run(self.is_classifier, norm), coef_classifier, coef)
+        known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
         factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
         factor_of = dict(zip(self.rescaled, factors, strict=True))
         unchanged = torch.ones_like(factors[0])
@@ -219,14 +219,14 @@ class WeightRescaling(Regularizer):
         SettingsError: per="layer" with WRS(IC).
     """
 
-    follows_lr = True
+    uses_lr = True
     norm_decay: Tensor
 
     @checked
     def __init__(
         self,
         net: nn.Module,
-        every_updates: Annotated[int, Setting("period in updates", least=1)] = 10,
+        every_updates: EveryUpdates = 10,
         norm_decay: Annotated[float | Tensor, Setting("decay of gain and shift, times the rate", least=0)] = 5e-4,
         rescale_head: Annotated[bool, Setting("whether to rescale the output layer (for classification)")] = False,
         per: Annotated[
@@ -247,14 +247,9 @@ class WeightRescaling(Regularizer):
         rescaled = self._linear_maps(rescale_head)
         self._require(rescaled, "hidden linear or convolution layer")
         self._act_on(net, [*norms, *rescaled], least_axes=1)
-        self.has_norms = bool(norms)
         _warn_of_no_norm("wrs", self, [layer for layer in rescaled if not _has_unit_rows(layer, net)])
 
-    def first_update(self, batch_size: int) -> Tensor:
-        decays = self.has_norms and bool((self.norm_decay > 0).all())
-        return torch.ones(self.runs) if decays else super().first_update(batch_size)
-
-    def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
+    def project_at_rate(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for layer in layers:
             if layer.role == "norm":
                 for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
@@ -316,7 +311,7 @@ class NormalizeProject(Regularizer):
     def __init__(
         self,
         net: nn.Module,
-        every_updates: Annotated[int, Setting("period in updates", least=1)] = 1,
+        every_updates: EveryUpdates = 1,
         rescale_head: Annotated[bool, Setting("whether to rescale the output layers too")] = False,
         norms: Annotated[
             Literal["free", "scale", "decay"],
@@ -432,3 +427,9 @@ def _norm(layer: Layer, net: nn.Module) -> Tensor:
 def _has_norm(layer: Layer) -> bool:
     """Whether `swr` rescales the layer."""
     return layer.weight_name is not None and layer.role not in ("parameter", "undecided")
+
+
+def _why_inexact(through: Sequence[str], joins_branches: bool) -> str:
+    """Why f' = C f does not hold behind these operations; empty if it does."""
+    reasons = [*not_homogeneous(through), *(["several branches"] if joins_branches else [])]
+    return f" (behind {', '.join(reasons[:3])})" if reasons else ""

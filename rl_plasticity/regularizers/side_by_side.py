@@ -8,7 +8,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.regularizers.base import Regularizer, Runs, seen_by, term_of
+from rl_plasticity.regularizers.base import Regularizer, RunSlice, term_of, view_of
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
 
 
@@ -30,11 +30,9 @@ class SideBySide(Regularizer):
             raise ValueError(f"the parts have {total} runs together, the network has the runs axes {list(self.runs)}")
         ends = itertools.accumulate(number for number, _ in parts)
         self.slices = [slice(end - number, end) for end, (number, _) in zip(ends, parts, strict=True)]
-        made = [make(_cut(net, runs)) for (_, make), runs in zip(parts, self.slices, strict=True)]
-        self.parts = nn.ModuleList(made)
-        self.looks_at_data = any(part.looks_at_data for part in made)
+        self._consist_of(make(_cut(net, runs)) for (_, make), runs in zip(parts, self.slices, strict=True))
 
-    def made_of(self) -> Sequence[tuple[Regularizer, Runs]]:
+    def made_of(self) -> Sequence[tuple[Regularizer, RunSlice]]:
         return [*zip(self.parts, self.slices, strict=True)]  # type: ignore[list-item]
 
     def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
@@ -42,7 +40,7 @@ class SideBySide(Regularizer):
         terms = []
         for part, runs in self.made_of():
             mine = None if call is None else Arguments(*with_tensors(call, itemgetter(runs)))
-            terms.append(term_of(part, seen_by(runs, net), mine))
+            terms.append(term_of(part, view_of(net, runs), mine))
         return torch.cat(terms)
 
 

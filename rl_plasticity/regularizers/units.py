@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, warn
-from rl_plasticity.regularizers.base import NO_BATCH, Look, Rates, Regularizer, Share
+from rl_plasticity.regularizers.base import NO_BATCH, Fraction, Regularizer
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
@@ -58,13 +58,13 @@ class ContinualBackprop(Regularizer):
     """
 
     looks_at_data = True
-    needs = NO_BATCH
+    missing_call = NO_BATCH
 
     @checked
     def __init__(
         self,
         net: nn.Module,
-        coef: Share = 1e-4,
+        coef: Fraction = 1e-4,
         maturity: Annotated[int, Setting("updates before a new unit may be replaced", least=0)] = 100,
         decay: Annotated[float, Setting("decay of the running mean of a unit's utility", least=0, most=0.9999)] = 0.99,
     ) -> None:
@@ -72,40 +72,34 @@ class ContinualBackprop(Regularizer):
         self.maturity, self.decay = maturity, decay
         self._acts_every(1)
         self.recycled = _Recycled(self, net, _mean_size)
+        self.readers = [self.recycled]
         for unit in self.recycled.units:
             zero = self.recycled.zeros(unit, net)
             for kind in ("size", "use", "age"):
                 self._remember(kind, unit.incoming.key, zero)
             self._remember("due", unit.incoming.key, zero[..., 0])
 
-    def first_update(self, batch_size: int) -> Tensor:
-        largest = max(self._recall("age", unit.incoming.key).shape[-1] for unit in self.recycled.units)
-        return (self.maturity + (1 / (self.coef.cpu() * largest)).ceil()).expand(self.runs)
-
     def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, size, _examples in self.recycled.look(net, inputs):
+            for unit, size, _examples in self.recycled.read_activations(net, inputs):
                 self._recall("size", unit.incoming.key).copy_(size)
         return self._zeros()
 
-    def looks(self) -> Sequence[Look]:
-        return [self.recycled]
-
-    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor, lr: Rates) -> Mapping[str, Tensor]:
+    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
         chosen = []
         for unit in self.recycled.units_now(net):
-            size, use, age, owed = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
+            size, use, age, pending = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
             age += size.isfinite()  # not finite for an expert that received no example of the batch
             now = use.lerp(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
             use.copy_(torch.where(now.isfinite(), now, use))
             mature = age > self.maturity
-            owed += self.coef * mature.sum(-1)
-            corrected = torch.where(mature, use / (1 - self.decay**age), math.inf)
-            anew = first_of(corrected) & ((owed >= 1) & mature.any(-1)).unsqueeze(-1)
-            owed -= anew.sum(-1)
-            use.masked_fill_(anew, 0)
-            age.masked_fill_(anew, 0)
-            chosen.append((unit, anew))
+            pending += self.coef * mature.sum(-1)
+            utility = torch.where(mature, use / (1 - self.decay**age), math.inf)
+            worst = first_of(utility) & ((pending >= 1) & mature.any(-1)).unsqueeze(-1)
+            pending -= worst.sum(-1)
+            use.masked_fill_(worst, 0)
+            age.masked_fill_(worst, 0)
+            chosen.append((unit, worst))
         return self.recycled.renew_(net, chosen)
 
 
@@ -141,7 +135,7 @@ class SelfNormalizedResets(Regularizer):
     """
 
     looks_at_data = True
-    needs = NO_BATCH
+    missing_call = NO_BATCH
     BINS, AN_OCTAVE = 48, 2  # up to 2^24 examples
 
     @checked
@@ -161,6 +155,7 @@ class SelfNormalizedResets(Regularizer):
         self.quantile, self.least, self.most = quantile, least, most
         self._acts_every(every_updates)
         self.recycled = _Recycled(self, net, _fires)
+        self.readers = [self.recycled]
         for unit in self.recycled.units:
             key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
             self._remember("fires", key, zero.bool())
@@ -169,29 +164,21 @@ class SelfNormalizedResets(Regularizer):
             self._remember("threshold", key, zero + most)
             self._remember("silences", key, zero.unsqueeze(-1).expand(*zero.shape, self.BINS))
 
-    def first_update(self, batch_size: int) -> Tensor:
-        # A unit that never fires reaches its first threshold, or the least one, which it gets at the first setting.
-        at_first, at_least = (math.ceil(threshold / batch_size) for threshold in (self.most, self.least))
-        return torch.full(self.runs, float(min(at_first, max(at_least, self.every_updates + 1))))
-
     def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
         with torch.no_grad():
-            for unit, fires, examples in self.recycled.look(net, inputs):
+            for unit, fires, examples in self.recycled.read_activations(net, inputs):
                 self._recall("fires", unit.incoming.key).copy_(fires)
                 self._recall("batch", unit.incoming.key).fill_(examples)
         return self._zeros()
 
-    def looks(self) -> Sequence[Look]:
-        return [self.recycled]
-
-    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor, lr: Rates) -> Mapping[str, Tensor]:
+    def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
         chosen = []
         for unit in self.recycled.units_now(net):
             kinds = ("fires", "batch", "age", "threshold", "silences")
             fires, batch, age, threshold, silences = (self._recall(kind, unit.incoming.key) for kind in kinds)
             silent = age + batch
-            anew = first_of(torch.where(fires, math.inf, threshold - silent)) & ~fires & (silent >= threshold)
-            ends = fires | anew
+            worst = first_of(torch.where(fires, math.inf, threshold - silent)) & ~fires & (silent >= threshold)
+            ends = fires | worst
             took = torch.where(fires, age, silent)  # length of the silence that ends
             bins = (took.clamp(min=1).log2() * self.AN_OCTAVE + 1e-3).long()
             # A silence as long as the threshold goes into a bin not below it, or q would seem to be shorter.
@@ -201,7 +188,7 @@ class SelfNormalizedResets(Regularizer):
             silences.scatter_add_(-1, bins.unsqueeze(-1), counts.unsqueeze(-1))
             age.copy_(torch.where(ends, 0, silent))
             self._set_(threshold, silences, due)
-            chosen.append((unit, anew))
+            chosen.append((unit, worst))
         return self.recycled.renew_(net, chosen)
 
     def _set_(self, threshold: Tensor, silences: Tensor, due: Tensor) -> None:
@@ -267,7 +254,7 @@ class _Recycled:
         matrix, _ = _tensors(unit.incoming, net)
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
-    def look(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
+    def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
         """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.
 
         Raises:
@@ -276,7 +263,7 @@ class _Recycled:
         """
         if not (self.checked or torch.compiler.is_compiling() or isinstance(net, SomeRuns)):
             self._check(net, inputs)
-        kept = inputs.seen.get(self, {}) if isinstance(inputs, Call) else {}
+        kept = inputs.kept.get(self, {}) if isinstance(inputs, Call) else {}
         of_calls = {name: dict(enumerate(kept.get(name, []))) for name in self.names}
         if all(of_calls[unit.activation].get(unit.call) is not None for unit in self.units):
             for unit in self.units:
@@ -297,8 +284,8 @@ class _Recycled:
             )
         self.checked = True
 
-    def keep(self, name: str, call: int, output: Tensor) -> tuple[Tensor, int] | None:
-        """Reduced activations from a loop's own call; None if the inputs are not a batch, which `look` reports."""
+    def read(self, name: str, call: int, output: Tensor) -> tuple[Tensor, int] | None:
+        """Reduced activations from a loop's own call; None if the inputs are not a batch."""
         found = [unit for unit in self.units if (unit.activation, unit.call) == (name, call)]
         try:
             return self._of_unit(found[0], output) if found else None
@@ -319,8 +306,12 @@ class _Recycled:
 
     def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:
         """Reinitialize at most one unit per layer (mask ``[*runs, units]``); returns masks of the new entries."""
-        numbered = self._due(chosen)
-        number = {unit: i for i, unit, _ in numbered}
+        number = {unit: i for i, (unit, _) in enumerate(chosen)}
+        # Nothing is written where no unit is chosen. On a GPU and in a trace it is, as finding out would mean waiting,
+        # and the first time, so that an optimizer without moments of single entries is refused at once.
+        if not torch.compiler.is_compiling() and self.owner.coef.device.type == "cpu" and self.renewed:
+            chosen = [(unit, mask) for unit, mask in chosen if mask.any()]
+        self.renewed = True
 
         def fresh(unit: HiddenUnits, name: str) -> Tensor:
             layer = unit.incoming
@@ -333,25 +324,12 @@ class _Recycled:
             row = (2 * drawn - 1) * self.owner._recall("bound", layer.key).unsqueeze(-1)
             return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), weight.shape)
 
-        new = renewed(net, [(unit, anew) for _, unit, anew in numbered], fresh)
+        new = renewed(net, chosen, fresh)
         for name, (_, value) in new.items():
             lookup(net, name).copy_(value)
-        for _, _, anew in numbered:
-            self.owner._add_to_count_("reset_units", anew.sum(-1))
+        for _, mask in chosen:
+            self.owner._add_to_count_("reset_units", mask.sum(-1))
         return {name: where for name, (where, _) in new.items()}
-
-    def _due(self, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> list[tuple[int, HiddenUnits, Tensor]]:
-        """Those of `chosen` that must be processed, with their numbers.
-
-        These are all of them in a traced update and on a GPU, where finding out whether any unit is chosen would mean
-        waiting. They are also all of them the first time, so that an optimizer without moments of single entries is
-        refused at once.
-        """
-        numbered = [(i, unit, anew) for i, (unit, anew) in enumerate(chosen)]
-        if torch.compiler.is_compiling() or self.owner.coef.device.type != "cpu" or not self.renewed:
-            self.renewed = True
-            return numbered
-        return [(i, unit, anew) for i, unit, anew in numbered if anew.any()]
 
 
 def _tensors(layer: Layer, net: nn.Module) -> tuple[Tensor, Tensor]:

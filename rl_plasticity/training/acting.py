@@ -137,7 +137,7 @@ class AgentUpdates(Updates[Any]):
             return agent.inputs(batch_of(i))  # type: ignore[no-any-return]
 
         def update(several: list[int], share: int) -> Mapping[str, Tensor]:
-            runs, noise = self.shares.runs[share], noises[share]
+            runs, noise = self.shares.slices[share], noises[share]
             done: Mapping[str, Tensor] = {}
             for number, i in enumerate(several, session.progress.updates + 1):
                 each = self._updates_between if number % self._actor_every else self._updates

@@ -118,7 +118,7 @@ class EpochUpdates(Updates[Learner]):
         """Make an update for each batch; return the last one's metrics and all online accuracies ``[runs, n]``."""
         # A compiled graph is for one shape. A task's last batch may be smaller, and its size differs between tasks.
         updates = self._fast if several[0][1].shape[-1] == self.s.batch_size else self._plain
-        runs = self.shares.runs[share] if self.trained.runs else ...
+        runs = self.shares.slices[share] if self.trained.runs else ...
         done = [updates[share](x[runs], y[runs]) for x, y in several]
         return done[-1] | {"online": torch.stack([metrics["online_accuracy"] for metrics in done], -1)}
 

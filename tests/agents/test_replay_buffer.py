@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -127,8 +125,7 @@ def test_rows_that_are_not_those_of_the_counts_are_an_error():
     for _ in range(5):
         recorder.step()
     state = recorder.buffer.state_dict()
-    changes = ({"size": -1}, {"size": "x"}, {"added": 3}, {"size": 6, "added": 6}, {"end": state["end"] * math.nan})
-    for change in (*changes, {"act": state["act"][:3]}, {"reward": state["reward"].double()}):
+    for change in ({"size": 6, "added": 6}, {"act": state["act"][:3]}):
         with pytest.raises(ValueError, match="a replay buffer"):
             ReplayBuffer(2, 7, 2, 1).load_state_dict(state | change)
 
@@ -175,14 +172,8 @@ def test_a_cleared_buffer_holds_nothing_but_the_newest_obs_and_goes_on():
     for number in range(9, 15):
         add(number, truncated=True)
     assert other.sample(torch.arange(3).expand(2, -1)).next_obs.tolist() == batch.next_obs.tolist()
-    assert buffer.sample(torch.arange(6).expand(2, -1)).next_obs[0, :, 0].tolist() == [
-        9.5,
-        10.5,
-        11.5,
-        12.5,
-        13.5,
-        14.5,
-    ]
+    everything = buffer.sample(torch.arange(6).expand(2, -1))
+    assert everything.next_obs[0, :, 0].tolist() == [n + 0.5 for n in range(9, 15)]
 
 
 def by_hand(expected, i, num_steps, discount):

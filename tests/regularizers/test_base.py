@@ -54,7 +54,7 @@ def test_a_network_s_weights_become_the_reference_of_the_runs_and_parameters_ask
     rest = {k: v.clone() for k, v in regularizer.state_dict().items() if k not in first}
     assert any(not torch.equal(first[k], wanted[k]) for k in first)
 
-    regularizer.recapture_(other, torch.tensor([2]), only={"0.weight"})
+    regularizer.capture_from_(other, torch.tensor([2]), only={"0.weight"})
     at = 1 if how == "side by side" else 2  # which of the part's own runs that is
     for key, value in references(regularizer, kind).items():
         expected = first[key].clone()
@@ -63,7 +63,7 @@ def test_a_network_s_weights_become_the_reference_of_the_runs_and_parameters_ask
             assert not torch.equal(expected, first[key])
         assert torch.equal(value, expected), key
 
-    regularizer.recapture_(other)
+    regularizer.capture_from_(other)
     assert all(torch.equal(value, wanted[key]) for key, value in references(regularizer, kind).items())
     assert all(torch.equal(regularizer.state_dict()[k], v) for k, v in rest.items())  # counts, Fisher, coef
 
@@ -190,7 +190,6 @@ def test_the_frame_adds_up_terms_counts_leaves_frozen_parts_alone_and_keeps_what
     net = stacked().bfloat16()
     regularizer = Shrink(net, ["0.weight", "3.weight"])
     assert regularizer.names == ["0.weight", "3.weight"]
-    assert regularizer.first_update(1).tolist() == [2, 2, 2]
     wide = [net[i].weight.detach().float() for i in (0, 3)]
     torch.testing.assert_close(regularizer.penalty(net), 0.5 * sum(w.square().flatten(1).sum(-1) for w in wide))
     net[0].weight.requires_grad_(False)

@@ -298,7 +298,7 @@ def test_a_chain_adds_the_penalties_and_projects_in_order():
     chain = Chain(net, halve, clip)
     chain.penalty(net)
     chain.project_(net, 1.0)
-    # 1 is halved, then clipped to 0.1 / sqrt(5); the other way round it would be 0.1 / sqrt(5) - 0.5
+    # 1 is has_half, then clipped to 0.1 / sqrt(5); the other way round it would be 0.1 / sqrt(5) - 0.5
     torch.testing.assert_close(net[0].weight, torch.full((8, 5), 0.1 / 5**0.5))
 
 

@@ -89,7 +89,7 @@ def test_hare_and_tortoise_is_for_each_run_by_its_own_count_of_updates():
     with torch.no_grad():
         for p, q in zip(net.parameters(), fresh.parameters(), strict=True):
             p[1] = q[1]
-    regularizer.recapture_(HareAndTortoise(fresh), torch.tensor([1]))  # run 1 starts afresh
+    regularizer.restart_from_(HareAndTortoise(fresh), torch.tensor([1]))  # run 1 starts afresh
     moved = copy.deepcopy(net)
     with torch.no_grad():
         for p in (*net.parameters(), *moved.parameters()):

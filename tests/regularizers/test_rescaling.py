@@ -154,13 +154,13 @@ def test_coef_classifier_is_for_all_linear_layers_of_a_network_with_convolutions
 
 
 @pytest.mark.parametrize("runs", [None, [1]])
-def test_recapture_takes_the_current_norms_of_the_chosen_runs_in_place(runs):
+def test_capture_from_takes_the_current_norms_of_the_chosen_runs_in_place(runs):
     net = MLP((4, 6, 2), [0, 1])
     regularizer = SoftWeightRescaling(net, coef=0.5)
     grown(net)
     addresses = [b.data_ptr() for b in regularizer.buffers()]
     before = [p.detach().clone() for p in net.parameters()]
-    regularizer.recapture_(net, runs=None if runs is None else torch.tensor(runs))
+    regularizer.capture_from_(net, runs=None if runs is None else torch.tensor(runs))
     regularizer.project_(net, *regularizer.given_lr(1e-2))
     assert all(torch.allclose(p[1], q[1]) for p, q in zip(before, net.parameters(), strict=True))
     assert torch.allclose(before[0][0], net[0].weight[0]) == (runs is None)
@@ -211,7 +211,7 @@ def test_wrs_restarted_runs_count_their_updates_anew():
     net = MLP((4, 6, 2), [0, 1])
     regularizer = WeightRescaling(net, every_updates=2)
     regularizer.project_(net, *regularizer.given_lr(1e-2))
-    regularizer.recapture_(WeightRescaling(net, every_updates=2), torch.tensor([1]))
+    regularizer.restart_from_(WeightRescaling(net, every_updates=2), torch.tensor([1]))
     grown(net)
     regularizer.project_(net, *regularizer.given_lr(1e-2))
     norms = net[0].weight.norm(dim=-1)

@@ -380,12 +380,11 @@ def test_counts_are_saved():
     ],
 )
 @torch.no_grad()
-def test_the_first_unit_starts_anew_at_the_update_that_is_foretold(name, settings, expected):
+def test_the_first_unit_starts_afresh_at_the_update_that_the_settings_imply(name, settings, expected):
     net = two_layers()
     net[0].weight.zero_()
     net[0].bias.fill_(-1.0)  # no unit ever fires
     regularizer = make_regularizer(name, net, **settings)
-    assert regularizer.first_update(len(X)).item() == expected
     anew = [update(net, regularizer)[0]["0.bias"].any().item() for _ in range(20)]
     assert anew.index(True) + 1 == expected if expected < math.inf else not any(anew)
 
@@ -510,7 +509,7 @@ def test_attached_a_layer_that_is_checkpointed_is_seen_once():
     optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
     handle = attach("continual_backprop", optimizer, net, example=(X,))
     net(X).sum().backward()
-    [seen] = handle._inputs.seen.values()
+    [seen] = handle._inputs.kept.values()
     assert [len(kept) for kept in seen.values()] == [1]
     torch.testing.assert_close(seen["body.1"][0][0], plain[:2](X).abs().mean(0))
 
