@@ -43,7 +43,7 @@ class Simba(nn.Sequential):
 
     Source: Lee et al. (2024), "SimBa: Simplicity Bias for Scaling Up Parameters in Deep Reinforcement Learning", arXiv
     2410.09754, as in their code (github.com/SonyResearch/simba, scale_rl/networks/layers.py). Deviations: LayerNorm's
-    eps is 1e-5, torch's; their weight decay of 1e-2 with a learning rate of 1e-4 is ``reg=weight_decay reg.coef=1e-6``.
+    eps is 1e-5, torch's; their weight decay is ``reg=weight_decay reg.coef=1e-2``, at their learning rate of 1e-4.
 
     Args:
         seeds: one for each run.

@@ -32,12 +32,12 @@ REGULARIZERS: dict[str, dict[str, float]] = {
     "churn": {"coef": 0.3},
     "ewc": {"coef": 0.3, "fisher_decay": 0.9, "anchor_decay": 0.8},
     "swr": {"coef": 0.3},
-    "wrs": {"every_updates": 2, "norm_decay": 0.1},
+    "wrs": {"every_updates": 2, "norm_decay": 1.0},
     "normalize_project": {},
     "hypersphere": {},
-    "orthogonal": {"coef": 0.01, "scale": 1.0},
+    "orthogonal": {"coef": 0.1, "scale": 1.0},
     "weight_clipping": {"coef": 0.5},
-    "weight_decay": {"coef": 0.1},
+    "weight_decay": {"coef": 1.0},
     "hare_tortoise": {"every_updates": 5, "momentum": 0.8},
     "continual_backprop": {"coef": 0.5, "maturity": 9, "decay": 0.9},
     "self_normalized_resets": {"threshold": 160},
@@ -124,6 +124,7 @@ def expected(method: str, settings: Mapping[str, float], given: Mapping[str, Ten
     heads = None  # of an injection
     # What the arguments of reference code stand for.
     known: dict[str, Any] = {"net": net, "fresh": fresh, "make": lambda: fresh, "optimizer": optimizer} | dict(settings)
+    known |= {"lr": ADAM["lr"]}
     known |= {"initial": fresh if method == "shrink_perturb" else initial, "hidden": linear(net)[:-1]}
     known |= {"before": initial, "slow": copy.deepcopy(initial), "anchor": [*copy.deepcopy(initial).parameters()]}
     known |= {"fisher": [torch.zeros_like(p) for p in net.parameters()]}

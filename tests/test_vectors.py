@@ -31,7 +31,7 @@ TOLERANCES = {"spectral": 1e-5, "feature_rank": 5e-3}
 # Settings that are a little off, for methods that have any.
 OFF = {name: s | {"coef": 1.05 * s["coef"]} for name, s in SETTINGS.items() if "coef" in s} | {
     "dash": {"least": 0.2},
-    "wrs": {"norm_decay": 0.11},
+    "wrs": {"norm_decay": 1.1},
     "hare_tortoise": {"momentum": 0.81},
     "continual_backprop": {"coef": 0.5, "maturity": 10, "decay": 0.9},
     "self_normalized_resets": {"most": 161, "least": 1},
@@ -70,7 +70,7 @@ def trained(method, settings):
             p.grad += gradients[name][update - 1]
         regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
         optimizer.step()
-        regularizer.project_(net)
+        regularizer.project_(net, *regularizer.given_lr(vectors.ADAM["lr"]))
         if acts and method in INTERVENTIONS and update == 1:
             make = {"make": lambda: copy.deepcopy(fresh), "example": (x,)}
             make_intervention(method, **settings).apply_(net, optimizer, **make)

@@ -291,9 +291,8 @@ def fine_tune(
         raise SettingsError(f"a batch of {task.batch_size} is more than the {len(data['train'])} training pictures")
     optimizer = optimizer_of(net, method, task.optimizer, task.lr, task.decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule_of(task.schedule, task.epochs * per_epoch))
-    if method == "wrs":  # norm_decay follows the learning rate
-        settings = {"every_updates": task.every_updates, "norm_decay": task.lr * task.decay}
-        attach("wrs", optimizer, net, heads=task.heads, **settings)
+    if method == "wrs":
+        attach("wrs", optimizer, net, heads=task.heads, every_updates=task.every_updates, norm_decay=task.decay)
     rows, best, chosen = [], math.inf, None
     progress = tqdm(total=task.epochs * per_epoch, desc=f"{task.name} {method} seed {seed}", disable=None, leave=False)
     with progress:
