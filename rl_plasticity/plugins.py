@@ -7,8 +7,11 @@ registers an environment), or is an installed package with an entry point in the
 saved file can load a module.
 """
 
+import hashlib
 import importlib
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +25,7 @@ Plugins = Annotated[
 ]
 ENTRY_POINTS = "rl_plasticity.plugins"
 loaded: list[str] = []  # the modules that were named in this process, in order; workers import the same ones
+_sources: dict[str, tuple[object, str]] = {}  # each module's import, and the digest of its source at that time
 
 
 def load(plugins: Plugins = ()) -> None:
@@ -54,8 +58,25 @@ def load_one(module: str, asked: str) -> None:
             hint = f"; did you mean {close!r}?" if close else ""
             raise SettingsError(f"{asked}: there is no module {module!r} in {Path.cwd()} or installed{hint}") from error
         raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
+    _keep_source(module)
     if module not in loaded:
         loaded.append(module)
+
+
+def sources() -> dict[str, str]:
+    """A SHA-256 of each plug's source at its import, but for this package's own; what a plug imports is not covered."""
+    return {module: digest for module, (_, digest) in _sources.items()}
+
+
+def _keep_source(module: str) -> None:
+    """Read the source when it is imported: its files may be edited while the process runs."""
+    spec = sys.modules[module].__spec__  # another one after a reload
+    if module.startswith("rl_plasticity") or spec is None or _sources.get(module, (None,))[0] is spec:
+        return
+    folders = spec.submodule_search_locations or ()
+    files = sorted(path for folder in folders for path in Path(folder).rglob("*.py")) or [Path(spec.origin or "")]
+    with suppress(OSError):
+        _sources[module] = (spec, hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest())
 
 
 def as_arguments(modules: Sequence[str]) -> list[str]:
@@ -83,5 +104,6 @@ def _load_installed() -> tuple[str, ...]:
             entry.load()
         except Exception as error:  # whatever the package raises
             raise SettingsError(f"the installed plug {entry.name!r} ({entry.value}): {first_line(error)}") from error
+        _keep_source(entry.module)
         modules.append(entry.module)
     return tuple(modules)

@@ -185,7 +185,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     probing = LearnerProbing(session, learner, frozen, at, total)
     with session.begun(
         {"learner": learner, "order": order, "probe": probing.networks["net"]}, at, unit="epochs", total=total,
-        updates_per_step=updates_per_epoch(first, s.batch_size), save_every=s.checkpoint_every_epochs,
+        save_every=s.checkpoint_every_epochs,
     ) as is_new:  # fmt: skip
         if is_new:
             probing.begin()

@@ -185,7 +185,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
     # A stop signal within an evaluation ends this block, and is not raised further.
     with session.begun(
         {"agent": agent, "buffer": buffer, "envs": envs, "probes": probing.networks}, at,
-        unit="env steps", total=s.total_env_steps, updates_per_step=s.replay_ratio,
+        unit="env steps", total=s.total_env_steps,
         save_every=s.checkpoint_every_env_steps,
     ) as is_new:  # fmt: skip
         if is_new:

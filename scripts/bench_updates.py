@@ -285,9 +285,7 @@ def step_parts(options: argparse.Namespace) -> None:
         with tempfile.TemporaryDirectory() as folder:
             s = resolved(load(Train, [f"seeds={runs}", "device=cpu", "threads=1", "compile=false"]))
             session = Session(s, RunFolder(folder), Plan.of(s))
-            begun = session.begun(
-                {"agent": agent}, Progress(), unit="env steps", total=1, updates_per_step=GROUP, save_every=1
-            )
+            begun = session.begun({"agent": agent}, Progress(), unit="env steps", total=1, save_every=1)
             with begun:
                 log = Updates(session, agent, agent.learners, agent.losses, (), lambda _, agent=agent: agent).log
                 for _ in range(options.rounds * 20):

@@ -68,7 +68,7 @@ def read(folder: RunFolder) -> list[Run]:
         own = _overridden(settings, name)
         if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn again is a new one
             curves |= _of_returning(curves, borders, own["env.sequence"])
-        runs.append(Run(folder, kind, name.seed, own, curves, borders, folder.every_start))
+        runs.append(Run(folder, kind, name.seed, own, curves, borders, folder.starts))
     return runs
 
 

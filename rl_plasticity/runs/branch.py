@@ -18,7 +18,7 @@ from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import ONCE, Supervised, Train
 from rl_plasticity.configs.written import Given, by_name
-from rl_plasticity.errors import SettingsError, refused
+from rl_plasticity.errors import SettingsError, reason, refused
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import write_text
@@ -115,7 +115,9 @@ def state_of(
     try:
         _fit_(module, saved[name], before, s.reg.name == parent.reg.name)
     except Exception as error:  # the settings do not fit, or a file that is whole holds anything
-        raise SettingsError(f"the checkpoint of at={s.at} does not fit: {' '.join(str(error).split())}") from error
+        shapes = {n: value for n, value in s.flat.items() if n.startswith(("agent.", "optimizer."))}
+        other = ", ".join(f"{n}={value}" for n, value in shapes.items() if parent.flat.get(n) != value) or s.reg.name
+        raise SettingsError(f"the checkpoint of at={s.at} does not fit {other}: {reason(error)}") from error
     return {**saved, name: module.state_dict()}
 
 
@@ -138,7 +140,6 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder) -> None:
                 write_text(new.path / path.name, file.read(saved["sizes"][path.name]))
         came: dict[str, Any] = {"from": s.from_, "at": s.at, "starts": parent.starts}
         came |= {"updates": saved["progress"]["updates"]}
-        came |= {"branch": parent.branch} if parent.branch else {}
         write_text(new.provenance, json.dumps({"branch": came, "starts": []}, indent=2) + "\n")
         saved["settings"] = s.flat
         checkpoint.write(new.checkpoints, saved)

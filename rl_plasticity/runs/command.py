@@ -197,7 +197,8 @@ class Command(Generic[S, B]):
         self, settings: S, folder: RunFolder, given: Sequence[Given], callbacks: Mapping[str, Any] | None
     ) -> tuple[Session[S], B]:
         settings, before = self._goes_on_with(settings, given, folder)
-        folder.all_starts()  # refuses a damaged one
+        folder.require_no_link()
+        folder.origin()  # refuses a damaged one
         with ExitStack() as otherwise:
             lock = _locked(folder)
             otherwise.callback(lock.release)

@@ -6,7 +6,7 @@ It imports nothing slow at the top, so that ``status`` starts fast.
 import glob
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,12 +60,6 @@ class RunFolder(os.PathLike[str]):
     def __hash__(self) -> int:
         return hash(self.path)
 
-    @property
-    def own(self) -> list[Path]:
-        """Every file and folder that a run may write, whether it exists or not."""
-        files = [self.config, self.metrics_csv, self.timing_csv, self.provenance, self.log, self.lock]
-        return [*files, self.checkpoints, self.tensorboard, self.path / "wandb"]
-
     # --- the settings -----------------------------------------------------------------------------------------------
 
     def is_run(self) -> bool:
@@ -81,10 +75,9 @@ class RunFolder(os.PathLike[str]):
         """
         with refused(f"read {self.config}"):
             text = self.config.read_text("utf-8", errors="replace")
-        try:
+        with suppress(yaml.YAMLError, TypeError, ValueError):
             return dict(yaml.load(text, yaml.CSafeLoader))
-        except (yaml.YAMLError, TypeError, ValueError) as error:
-            raise self._foreign() from error
+        raise self._foreign()
 
     def write_settings(self, text: str) -> None:
         """Write ``config.yaml``, whole or not at all."""
@@ -187,65 +180,48 @@ class RunFolder(os.PathLike[str]):
         """The checkpoints by their step, the newest last."""
         return saved_steps(self.checkpoints)
 
+    def require_no_link(self) -> None:
+        """Raises SettingsError if one of its files is a link: a run that is resumed would write to where it leads."""
+        with refused(f"read {self}"):
+            for path in (*self.path.iterdir(), *self.checkpoints.rglob("*"), *self.tensorboard.rglob("*")):
+                if path.is_symlink():
+                    raise SettingsError(f"cannot resume: {path} is a link, which may lead out of the run's folder")
+
     # --- how it came about ------------------------------------------------------------------------------------------
 
-    @property
-    def starts(self) -> list[Mapping[str, Any]]:
-        """The provenance of each start of the run; empty if it is missing or damaged, as no number depends on it."""
-        try:
-            return [start for start in self.all_starts() if isinstance(start, dict)]
-        except SettingsError:
-            return []
-
-    @property
-    def branch(self) -> Mapping[str, Any]:
-        """Where the run branched: ``from``, ``at`` and the ``starts`` of that run; empty if it is no branch."""
-        try:
-            branch = self._read_provenance().get("branch")
-        except SettingsError:
-            return {}
-        return branch if isinstance(branch, dict) else {}
-
-    @property
-    def every_start(self) -> list[Mapping[str, Any]]:
-        """The `starts`, and before them those of the run that this one branched from."""
-        before = self.branch.get("starts")
-        of_parent = [start for start in before if isinstance(start, dict)] if isinstance(before, list) else []
-        return [*of_parent, *self.starts]
-
-    @property
-    def _newest_start(self) -> Mapping[str, Any]:
-        return ({}, *self.every_start)[-1]
-
-    def all_starts(self) -> list[Any]:
-        """The starts in ``provenance.json``, to add another one; empty if there is no such file.
+    def origin(self) -> dict[str, Any]:
+        """The content of ``provenance.json``: ``starts``, and in a branch ``branch``: ``from``, ``at``, ``starts``.
 
         Raises:
             SettingsError: it is damaged. It is not replaced, so that nothing in it is lost.
         """
-        starts: list[Any] = self._read_provenance()["starts"]
-        return starts
-
-    def write_starts(self, starts: Sequence[Any]) -> None:
-        """Write ``provenance.json`` with these starts, and what else is in it."""
-        text = json.dumps({**self._read_provenance(), "starts": starts}, indent=2)
-        write_text(self.provenance, text + "\n")
-
-    def _read_provenance(self) -> dict[str, Any]:
-        with refused(f"read {self.provenance}"), suppress(FileNotFoundError), self.provenance.open("rb") as file:
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                content = json.loads(file.read())
-                if isinstance(content["starts"], list):
+        with refused(f"read {self.provenance}"), suppress(FileNotFoundError):
+            text = self.provenance.read_bytes()
+            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
+                content = json.loads(text)
+                starts = [*content["starts"], *content.get("branch", {}).get("starts", [])]
+                if all(isinstance(start, dict) for start in starts):
                     return dict(content)
             raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
         return {"starts": []}
+
+    @property
+    def starts(self) -> list[Mapping[str, Any]]:
+        """The provenance of each start of the run, after those of the run that it branched from.
+
+        It is empty if the file is missing or damaged, as no number depends on it.
+        """
+        with suppress(SettingsError):
+            origin = self.origin()
+            return [*origin.get("branch", {}).get("starts", []), *origin["starts"]]
+        return []
 
     @property
     def plugins(self) -> list[str]:
         """The modules of plugs that the newest start and the environment name: to be shown, never to be loaded."""
         from rl_plasticity.plugins import module_of
 
-        named, env = self._newest_start.get("plugins"), self.settings.get("env")
+        named, env = ({}, *self.starts)[-1].get("plugins"), self.settings.get("env")
         modules = [*map(str, named)] if isinstance(named, list) else []
         if isinstance(env, dict) and (module := module_of(str(env.get("name")))):
             modules.append(module)

@@ -1,4 +1,4 @@
-"""The progress of a run: its counts, the progress bar, the rates in ``timing.csv``, the time left."""
+"""The progress of a run: its counts, the progress bar, and the rates in ``timing.csv``."""
 
 import sys
 import time
@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
-
-from rl_plasticity.errors import shown
 
 
 @dataclass
@@ -29,121 +27,79 @@ class Progress:
         return dict(vars(self))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the counts.
-
-        Raises:
-            ValueError: the state is not one of these counts.
-        """
-        if any(not _alike(state.get(name), value) for name, value in vars(self).items()):
-            raise ValueError(f"the checkpoint holds no progress of such a run: {shown(dict(state))}")
-        for name, value in state.items():
-            mine = vars(self).get(name)
-            setattr(self, name, value.to(mine.device) if isinstance(mine, Tensor) else value)
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Whether both are numbers of one type, or tensors of one type and shape."""
-    return type(a) is type(b) and all(getattr(a, n, None) == getattr(b, n, None) for n in ("dtype", "shape"))
+        """Restore the counts; a KeyError if one is missing."""
+        for name, mine in vars(self).items():
+            setattr(self, name, state[name].to(mine.device) if isinstance(mine, Tensor) else state[name])
 
 
 TOLD = 10.0  # seconds of learning, before the first rates are written
 
 
 class Clock:
-    """The progress bar and the rates.
+    """The progress bar, and the rates since the first updates.
 
     Args:
         unit: the name of a step.
         total, step: number of all steps, and of those made before this start.
-        updates_per_step: for the estimate of the time left.
         compiles: whether the first update may take a minute.
     """
 
-    def __init__(
-        self,
-        unit: str,
-        total: int,
-        step: int,
-        updates_per_step: float,
-        compiles: bool = False,
-    ) -> None:
-        self.unit, self.total, self.updates_per_step = unit, total, updates_per_step
-        self.compiles = compiles
-        self.bar = self._bar(step, "")  # random steps and compiling say nothing about how long updates take
+    def __init__(self, unit: str, total: int, step: int, compiles: bool = False) -> None:
+        self.unit, self.total, self.compiles = unit, total, compiles
         self.latest = "no evaluation yet"
-        self.rate = 0.0
-        self._count_from(step)
-        self.warm = False  # the first updates may include compiling; they do not count
-        self.started = self.learning_since = 0.0
-        self.begins_anew = False  # whether a new bar begins at the next step: the first one after updates
-        self.told = False
+        self.updates, self.in_updates, self.started = 0, 0.0, 0.0
+        self.is_learning = self.told = False
         self.evaluation_shown = time.perf_counter()
+        self.bar = self._bar(step, "{elapsed}")  # random steps and compiling say nothing about how long updates take
 
-    def _bar(self, step: int, left: str) -> "tqdm[Any]":
-        """A bar that begins at this step; `left` is tqdm's field for the time left, or empty."""
-        form = f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{{elapsed}}{left}, {{rate_fmt}}{{postfix}}]"
+    def _bar(self, step: int, times: str) -> "tqdm[Any]":
+        """A bar that begins at this step, and its rate there too: it is the mean, which evaluations are part of."""
+        form = f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{times}, {{rate_fmt}}{{postfix}}]"
         # miniters: after a thousand quick random steps, tqdm would by itself stay silent for the next thousand.
-        regular: dict[str, Any] = {"smoothing": 0.1, "mininterval": 1, "miniters": 1, "bar_format": form}
+        regular: dict[str, Any] = {"smoothing": 0, "mininterval": 1, "miniters": 1, "bar_format": form}
         return tqdm(total=self.total, initial=step, unit=f" {self.unit}", **regular)
-
-    def _count_from(self, step: int) -> None:
-        """Begin to count for the next rates at this step."""
-        self.mark, self.mark_step, self.updates, self.in_updates = time.perf_counter(), step, 0, 0.0
 
     def start_updates(self) -> None:
         """Note that updates begin now."""
         self.started = time.perf_counter()
-        if not self.warm and self.compiles:
+        if self.compiles and not self.is_learning:
             self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
-        """Count this number of updates, made since `start_updates`."""
+        """Count this number of updates, made since `start_updates`. The first ones only begin the bar of learning."""
         seconds = time.perf_counter() - self.started
-        if self.warm:
-            self.in_updates += seconds
-            self.updates += number
-            self.rate = self.updates / self.in_updates
-        else:
-            self.warm, self.begins_anew, self.learning_since = True, True, time.perf_counter()
-            if self.compiles:
-                self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
+        if self.is_learning:
+            self.updates, self.in_updates = self.updates + number, self.in_updates + seconds
+            return
+        self.is_learning = True
+        if self.compiles:
+            self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
+        self.bar.leave = False
+        self.bar.close()
+        self.bar = self._bar(self.bar.n, "{elapsed}<{remaining}")
+
+    @property
+    def rate(self) -> float:
+        """Updates per second of updating, where an update of all runs together counts as one; 0 if unknown."""
+        return self.updates / self.in_updates if self.in_updates else 0.0
 
     def is_time_to_tell(self) -> bool:
-        """Whether to write the first rates: once, after some seconds of updates."""
-        return not self.told and self.rate > 0 and time.perf_counter() - self.learning_since > TOLD
+        """Whether to write the first rates: once, after some seconds of learning."""
+        return not self.told and self.rate > 0 and self.bar.format_dict["elapsed"] > TOLD
 
-    def rates(self, step: int, anew: bool = True) -> dict[str, float]:
-        """Steps and updates per second since the last call; the steps done and left; and the seconds left.
-
-        An update of all runs together counts as one. The first call counts from the first updates, which may include
-        compiling, if `show` was called before.
-
-        The seconds left are those of the updates at their rate, and for each step the time that it took besides. Before
-        the first update they are left out, because earlier steps say nothing about the later ones.
-
-        Args:
-            anew: whether the next call counts from here.
-        """
-        unit, steps = self.unit.replace(" ", "_"), step - self.mark_step
-        seconds = time.perf_counter() - self.mark
-        left = self.total - step
-        rates = {f"{unit}_per_second": steps / seconds, "updates_per_second": self.rate}
+    def rates(self, step: int) -> dict[str, float]:
+        """The bar's steps per second; `rate`; the steps done and left; and, once it learns, the seconds left."""
+        unit, left, seconds = self.unit.replace(" ", "_"), self.total - step, self.bar.format_dict["elapsed"]
+        steps = (step - self.bar.initial) / seconds if seconds > 0 else 0.0
+        rates = {f"{unit}_per_second": steps, "updates_per_second": self.rate}
         rates |= {f"{unit}_done": float(step), f"{unit}_left": float(left)}
-        if self.rate and steps:
-            rates["seconds_left"] = left * (self.updates_per_step / self.rate + (seconds - self.in_updates) / steps)
+        if self.rate and steps > 0:
+            rates["seconds_left"] = left / steps
         self.told = True
-        if anew:
-            self._count_from(step)
         return rates
 
     def show(self, step: int) -> None:
-        """Move the bar. After the first updates a new bar begins, which estimates the time left."""
-        if self.begins_anew:
-            self.begins_anew = False
-            self.bar.leave = False
-            self.bar.close()
-            self.bar = self._bar(step, "<{remaining}")
-            self._count_from(step)
+        """Move the bar."""
         self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, {self.latest}", refresh=False)
         self.bar.update(step - self.bar.n)
 

@@ -1,5 +1,6 @@
 """The provenance of a run, in its folder: versions, commit, machine, command line, sources of plugs."""
 
+import json
 import os
 import platform
 import shlex
@@ -13,20 +14,22 @@ from pathlib import Path
 import torch
 
 from rl_plasticity import __version__, plugins
+from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
 
 def add_start(folder: RunFolder, device: str) -> None:
     """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs."""
-    starts = folder.all_starts()
+    origin = folder.origin()
     libraries = "torch numpy gymnasium shimmy dm-control mujoco scipy scikit-learn"
-    starts.append(
+    origin["starts"].append(
         {
             "time": time.strftime(TIME),
             "command": _command(),
             "rl_plasticity": __version__,
             "commit": _commit(),
             "plugins": plugins.loaded,
+            "plugin_sources": plugins.sources(),
             "libraries": {name: metadata.version(name) for name in libraries.split()},
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -36,7 +39,7 @@ def add_start(folder: RunFolder, device: str) -> None:
             "threads": torch.get_num_threads(),
         }
     )
-    folder.write_starts(starts)
+    write_text(folder.provenance, json.dumps(origin, indent=2) + "\n")
 
 
 def processor() -> str:

@@ -122,7 +122,6 @@ class Session(Generic[S]):
         *,
         unit: Literal["env steps", "epochs"],
         total: int,
-        updates_per_step: float,
         save_every: int,
     ) -> Iterator[bool]:
         """A context for the loop. It begins or restores the run, and writes the last checkpoint at its end.
@@ -133,7 +132,6 @@ class Session(Generic[S]):
             parts: everything to save, by name.
             progress: saved too. Metrics are logged over its env steps, or over its updates if the unit is epochs.
             total: number of steps.
-            updates_per_step: for the estimate of the end.
             save_every: number of steps between two checkpoints.
 
         Yields:
@@ -156,7 +154,7 @@ class Session(Generic[S]):
         provenance.add_start(self.folder, s.device)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis)
-        self.clock = Clock(unit, total, progress.step, updates_per_step, bool(s.compile))
+        self.clock = Clock(unit, total, progress.step, bool(s.compile))
         self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
         try:
@@ -254,7 +252,7 @@ class Session(Generic[S]):
         """Move the progress bar; write the first rates early for `status`, as the first evaluation may be far."""
         self.clock.show(self.progress.step)
         if self.clock.is_time_to_tell():
-            self.results.write_timing(self.axis, self.clock.rates(self.progress.step, anew=False))
+            self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
 
     def save(self) -> None:
         """Write a checkpoint, unless one was written at this step and number of updates.

@@ -3,7 +3,7 @@
 import math
 import platform
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import is_held
-from rl_plasticity.runs.names import Row, RunName
+from rl_plasticity.runs.names import RunName
 
 STATES = ("finished", "stopped", "running", "killed", "damaged", "failed")  # those that need attention come last
 SILENT = 30 * 60  # seconds without a change to its files, after which a run on another machine counts as killed
@@ -27,8 +27,8 @@ class Status(NamedTuple):
         unit: the name of the steps.
         rate: updates per second, where an update of all runs in the process counts as one; 0 if unknown.
         ends: the expected end of a running run, in seconds since 1970.
-        latest: the last evaluation in words; empty if several settings trained side by side.
-        note: one line: the reason of a failure, or the last evaluation of each setting.
+        latest: the last evaluation in words, of each of several settings that train side by side.
+        note: one line: the reason of a failure, the last sign of life.
     """
 
     folder: RunFolder
@@ -38,7 +38,7 @@ class Status(NamedTuple):
     unit: str = ""
     rate: float = 0.0
     ends: float | None = None
-    latest: str = ""
+    latest: Sequence[str] = ()
     note: str = ""
 
 
@@ -54,27 +54,24 @@ def read(folder: RunFolder) -> Status:
 
 def _read(folder: RunFolder) -> Status:
     settings, supervised = folder.settings, folder.kind == "supervised"
-    timing = {row.name: row.value for row in folder.last_rows("timing.csv")}
+    timing = {row.name: row.value for row in folder.last_rows("timing.csv") if 0 <= row.value < 1e15}
     unit, lengths = "env steps", [settings.get("total_env_steps", 0)]
     if supervised:  # the number of tasks may be the task's own, which is not known here
         unit, lengths = "epochs", [settings.get("num_tasks"), settings.get("epochs_per_task")]
     total = math.prod(n if isinstance(n, int) else 0 for n in lengths)
     # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
     steps = [0, *folder.saved_steps, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
-    timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}", math.nan) for n in ("done", "left"))
-    if 0 <= timed < 1e15:
+    timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}") for n in ("done", "left"))
+    if timed is not None and left is not None:
         steps.append(int(timed))
-        if 0 <= left < 1e15:
-            total = int(timed + left)
+        total = int(timed + left)
     state, note = _state(folder, max(steps), total)
     rate, ends = 0.0, None
     if state == "running":
         rate = timing.get("updates_per_second", 0.0)
-        if 0 <= timing.get("seconds_left", -1) < 1e9:
-            ends = folder.timing_csv.stat().st_mtime + timing["seconds_left"]
-    latest, of_each = _latest(folder.last_rows("metrics.csv", LATEST))
-    note = "; ".join(filter(None, (note, of_each)))
-    return Status(folder, state, max(steps), total, unit, rate, ends, latest, note)
+        if "seconds_left" in timing:
+            ends = folder.timing_csv.stat().st_mtime + min(timing["seconds_left"], 1e9)
+    return Status(folder, state, max(steps), total, unit, rate, ends, _latest(folder), note)
 
 
 def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
@@ -92,74 +89,22 @@ def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
     here = entry is not None and entry.text.startswith(f"on {platform.node()},")
     if not here and time.time() - changed < SILENT:
         return "running", entry.text if entry else ""
-    return "killed", f"last sign of life {_when(changed, time.time())}"
+    return "killed", f"last sign of life {at(changed)}"
 
 
-def _latest(rows: Sequence[Row]) -> tuple[str, str]:
-    """The first known metric of LATEST as a mean over the seeds: of a single group, or else of each group."""
+def _latest(folder: RunFolder) -> list[str]:
+    """The first known metric of LATEST in words, as a mean over the seeds of each setting side by side."""
+    rows = folder.last_rows("metrics.csv", LATEST)
     for name, words in LATEST.items():
-        groups: dict[str, list[float]] = {}
+        values: defaultdict[str, list[float]] = defaultdict(list)
         for row in rows:
             if row.name == name:
-                settings = RunName.parse(row.run).settings
-                label = " ".join(v if s.endswith(".name") else f"{s.rpartition('.')[2]}={v}" for s, v in settings)
-                groups.setdefault(label, []).append(row.value)
-        means = {label: f"{sum(values) / len(values):.4g}" for label, values in groups.items()}
-        if len(means) == 1:
-            return f"{words} {next(iter(means.values()))}", ""
-        if means:
-            return "", f"{words}: " + ", ".join(f"{label} {mean}" for label, mean in means.items())
-    return "", ""
+                values[RunName.parse(row.run).group].append(row.value)
+        if values:
+            return [f"{words} {group} {sum(v) / len(v):.4g}".replace("  ", " ") for group, v in values.items()]
+    return []
 
 
-# ------------------------------------------------------------------------------------------------------------------
-
-
-def cells_of(s: Status, now: float) -> tuple[str, str, str, str, str]:
-    """Cells of a table: the state, the progress, the rate, the expected end, and the last evaluation."""
-    return (
-        s.state,
-        f"{100 * s.done // s.total}% of {_short(s.total)} {s.unit}"
-        if s.total
-        else f"{s.done} {s.unit}"
-        if s.unit
-        else "",
-        f"{_digits(s.rate)}/s" if s.rate else "",
-        f"{_when(s.ends, now)} ({_duration(s.ends - now)})" if s.ends else "",
-        s.latest,
-    )
-
-
-def counted(statuses: Sequence[Status]) -> str:
-    """The number of runs in each state: ``3 runs: 1 running, 2 finished, 0 failed``."""
-    count = Counter(s.state for s in statuses)
-    always = ("running", "finished", "failed")
-    states = [f"{count[s]} {s}" for s in (*always, *(s for s in STATES if s not in always)) if s in always or count[s]]
-    runs = "1 run" if len(statuses) == 1 else f"{len(statuses)} runs"
-    return f"{runs}: {', '.join(states)}"
-
-
-def _digits(number: float) -> str:
-    """A number with three digits, or with more if they are before the point."""
-    return f"{number:.0f}" if 100 <= number < 1e6 else f"{number:.3g}"
-
-
-def _short(number: int) -> str:
-    """``1M``, ``26k``, ``800``."""
-    if number < 10_000:
-        return str(number)
-    size, letter = (10**6, "M") if number >= 10**6 else (1000, "k")
-    return f"{round(number / size, 1):g}{letter}"
-
-
-def _when(moment: float, now: float) -> str:
-    """Local time, with the weekday if it is not today; a date if it is more than six days away."""
-    then, today = time.localtime(moment), time.localtime(now)
-    if abs(moment - now) > 6 * 24 * 3600:
-        return time.strftime("%d %b", then)
-    return time.strftime("%H:%M" if then[:3] == today[:3] else "%a %H:%M", then)
-
-
-def _duration(seconds: float) -> str:
-    hours = max(0.0, seconds) / 3600
-    return f"{hours * 60:.0f} min" if hours < 1 else f"{hours:.0f} h" if hours < 48 else f"{hours / 24:.0f} d"
+def at(moment: float) -> str:
+    """A moment, in seconds since 1970, as local time."""
+    return time.strftime("%d %b %H:%M", time.localtime(moment))

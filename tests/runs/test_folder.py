@@ -1,3 +1,5 @@
+import hashlib
+import importlib
 import json
 import runpy
 import subprocess
@@ -10,6 +12,7 @@ from folders import curve, write_run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_plasticity import plugins
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder, find
@@ -65,7 +68,7 @@ def test_a_metric_s_name_says_of_what_it_is_and_of_which_layer(text, parts):
 def test_the_settings_and_the_kind_are_those_that_were_written(tmp_path):
     (tmp_path / "run").mkdir()
     folder = RunFolder(tmp_path / "run")
-    text = "task:\n  name: a\nnet:\n  name: b\nreg:\n  name: l2\n  coef: 1e-05\nreset:\n  name: none\nseed: 3\n"
+    text = "task:\n  name: a\nnet:\n  name: b\nreg:\n  name: l2\n  coef: 1.0e-05\nreset:\n  name: none\nseed: 3\n"
     folder.write_settings(text + "out: a very\n  long path\n")
     reg = {"name": "l2", "coef": 1e-5}
     settings = {"task": {"name": "a"}, "net": {"name": "b"}, "reg": reg, "reset": {"name": "none"}}
@@ -76,7 +79,7 @@ def test_the_settings_and_the_kind_are_those_that_were_written(tmp_path):
     assert [p.name for p in folder.path.iterdir()] == ["config.yaml"]
 
 
-@pytest.mark.parametrize("content", [b"a: [1\n", b"- 1\n", b"\xff\xfe\x00", None])
+@pytest.mark.parametrize("content", [b"a: [1\n", b"- 1\n", b"\xff\xfe\x00", b"a: !!python/name:os.system", None])
 def test_settings_that_cannot_be_read_are_one_line_that_names_the_file(tmp_path, content):
     folder = RunFolder(tmp_path)
     if content is not None:
@@ -106,11 +109,13 @@ def test_the_last_rows_are_those_of_the_last_step(tmp_path):
     assert folder.last_rows("metrics.csv", ["nothing"]) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"starts": [3]}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"starts": [3]}', '{"starts": [], "branch": 3}', "[" * 100_000])
 def test_a_damaged_provenance_costs_no_number(tmp_path, text):
     folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
     (folder / "provenance.json").write_text(text)
     assert RunFolder(folder).starts == []
+    refused(lambda: add_start(RunFolder(folder), "cpu"), "provenance.json")
+    assert (folder / "provenance.json").read_text() == text
     (folder / "provenance.json").write_text(json.dumps({"starts": [{"commit": "abc"}]}))
     assert RunFolder(folder).starts == [{"commit": "abc"}]
 
@@ -124,6 +129,36 @@ def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
     assert folder.starts == json.loads(folder.provenance.read_text())["starts"]
     assert first["libraries"]["torch"] == torch.__version__
     assert {"commit", "device", "command", "rl_plasticity", "python", "threads", "time"} <= set(first)
+
+
+def test_the_source_of_a_plug_is_kept_as_it_was_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "loaded", [])
+    monkeypatch.setattr(plugins, "_sources", {})
+    (tmp_path / "my_plug.py").write_text("x = 1\n")
+    (tmp_path / "my_plugs").mkdir()
+    (tmp_path / "my_plugs" / "__init__.py").write_text("import my_plugs.more\n")
+    (tmp_path / "my_plugs" / "more.py").write_text("y = 1\n")
+
+    def kept():
+        add_start(RunFolder(tmp_path), "cpu")
+        return RunFolder(tmp_path).starts[-1]["plugin_sources"]
+
+    try:
+        plugins.load(["my_plug", "my_plugs"])
+        first = kept()
+        assert first["my_plug"] == hashlib.sha256(b"x = 1\n").hexdigest()
+        for path in (tmp_path / "my_plug.py", tmp_path / "my_plugs" / "more.py"):
+            path.write_text("# edited, and of another length\n")
+        plugins.load(["my_plug", "my_plugs"])
+        assert kept() == first
+        for name in ("my_plug", "my_plugs"):
+            importlib.reload(sys.modules[name])
+        plugins.load(["my_plug", "my_plugs"])
+        assert all(kept()[name] != first[name] for name in first)
+    finally:
+        for name in ("my_plug", "my_plugs", "my_plugs.more"):
+            sys.modules.pop(name, None)
 
 
 def test_the_command_that_is_kept_can_be_pasted_into_a_shell(tmp_path, monkeypatch):

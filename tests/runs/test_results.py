@@ -1,8 +1,6 @@
 import re
 import shutil
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +9,8 @@ from folders import go
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rl_plasticity import supervised, train
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import RunName
-from rl_plasticity.runs.provenance import add_start
 from rl_plasticity.runs.results import Results
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -176,86 +172,3 @@ def test_the_tags_in_tensorboard_are_those_of_the_documentation(name, module, ar
     }
     # In metrics.md's table with what both commands measure, but of the policy and the critic.
     assert {tag for tag in missing if not re.search("/(entropy|q_overestimation)$", tag)} == set()
-
-
-class FakeWandb:
-    """What of the library is used; `logged` is by run id."""
-
-    Error = type("Error", (Exception,), {})
-    Settings = staticmethod(lambda **settings: settings)
-
-    def __init__(self, logged_in=False, reachable=True):
-        self.logged_in, self.reachable = logged_in, reachable
-        self.logged, self.inits, self.ended = {}, [], 0
-
-    def login(self, prompt, verify):
-        assert not prompt
-        assert not verify
-        return self.logged_in
-
-    def init(self, **settings):
-        self.inits.append(settings)
-        if settings["mode"] is None and not self.reachable:
-            raise self.Error("no\nroute to host")
-        rows = self.logged.setdefault(settings["id"], [])
-        return SimpleNamespace(log=rows.append, finish=self.finish, define_metric=lambda name, step_metric: None)
-
-    def finish(self):
-        self.ended += 1
-
-    def teardown(self):
-        pass
-
-
-@pytest.fixture
-def at_wandb(tmp_path, monkeypatch):
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    (tmp_path / "config.yaml").write_text("reg:\n  name: swr\n")
-    add_start(RunFolder(tmp_path), "cpu")
-
-    def use(fake, sizes=None):
-        monkeypatch.setitem(sys.modules, "wandb", fake)
-        results = results_of(tmp_path, ["4", "5"], sizes, logger="wandb")
-        results.write(10, {"critic/loss": torch.tensor([1.0, 2.0])})
-        sizes = results.sync()
-        results.write_timing(20, {"updates_per_second": 9.0})
-        results.close()
-        return sizes
-
-    return use
-
-
-def test_weights_and_biases_gets_the_rows_under_their_names_and_a_resumed_run_goes_on_there(at_wandb):
-    fake = FakeWandb()
-    at_wandb(fake, at_wandb(fake))
-    rows = [{"step": 10, "critic/loss/4": 1.0, "critic/loss/5": 2.0, "critic/loss/mean": 1.5}]
-    assert list(fake.logged.values()) == [[*rows, {"step": 20, "timing/updates_per_second": 9.0}] * 2]  # one id
-    assert fake.inits[0]["config"] == {"reg": {"name": "swr"}}
-    assert fake.ended == 2
-
-
-@pytest.mark.parametrize(
-    ("variable", "fake", "modes"),
-    [
-        (None, FakeWandb(logged_in=False), ["offline"]),
-        (None, FakeWandb(logged_in=True), [None]),
-        ("online", FakeWandb(logged_in=False), [None]),
-        (None, FakeWandb(logged_in=True, reachable=False), [None, "offline"]),
-    ],
-)
-def test_weights_and_biases_is_offline_unless_logged_in_or_told_and_reached(
-    variable, fake, modes, at_wandb, monkeypatch, capsys
-):
-    if variable:
-        monkeypatch.setenv("WANDB_MODE", variable)
-    at_wandb(fake)
-    assert [settings["mode"] for settings in fake.inits] == modes
-    assert ("no route to host; going on offline\n" in capsys.readouterr().err) == (len(modes) == 2)
-
-
-@pytest.mark.parametrize("found", [None, SimpleNamespace()])  # not installed; a folder of that name
-def test_without_its_library_the_logger_is_refused_before_a_folder_is_made(found, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", found)
-    with pytest.raises(SettingsError, match=r'pip install "rl_plasticity\[wandb\]"'):
-        train.command.prepare(["logger=wandb", f"out={tmp_path / 'run'}"])
-    assert not (tmp_path / "run").exists()

@@ -3,7 +3,7 @@ import signal
 import sys
 
 import pytest
-from conftest import StopAfter, once, refused
+from conftest import StopAfter, files, once, refused
 from folders import PENDULUM, resume, run
 
 from rl_plasticity import command_line, supervised
@@ -94,6 +94,23 @@ def test_every_part_that_a_run_names_is_saved_and_restored(tmp_path, monkeypatch
     saved["buffer"] |= set(session.saved["table"])
     assert dict(restored) == saved
     assert session.progress.step == 32
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "log.txt", "checkpoints", "tensorboard/more", "checkpoints/a.pt"])
+def test_a_run_is_not_resumed_through_a_link(name, tmp_path):
+    folder, there = run(PENDULUM, tmp_path / "run", StopAfter(30)), tmp_path / "there"
+    path = folder / name
+    if path.exists():
+        path.rename(there)
+    path.symlink_to(there)
+    before = files(tmp_path)
+    refused(lambda: resume(folder), str(path), "link")
+    assert files(tmp_path) == before
+    path.unlink()
+    if there.exists():
+        there.rename(path)
+    (tmp_path / "link").symlink_to(folder)
+    resume(tmp_path / "link")
 
 
 def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
