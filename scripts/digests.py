@@ -7,8 +7,9 @@ with ``--against before``. It takes five minutes of one core. Each line has a di
   stopped, resumed, fails and is resumed again. The digests must be equal.
 - ``attach/...``, ``intervene/...``: the weights of a small torch network at the end of an ordinary training loop.
 - ``measure/...``: the plasticity metrics of such a network.
-- ``compare/...``: comparison.csv, and the numbers in the tables and curves of report.html.
+- ``compare/...``: comparison.csv.
 
+Where a change adds or removes a metric, ``--without NAME`` leaves it out of every digest, before and after it.
 Regularizers, interventions, optimizers and task sequences come from the public dicts: a new one gets its lines by
 itself. The script uses the public API alone, so it runs unchanged before and after a change of everything behind it.
 """
@@ -19,7 +20,6 @@ import fnmatch
 import hashlib
 import io
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -46,6 +46,7 @@ from rl_plasticity import (
     supervised,
     train,
 )
+from rl_plasticity.agents import AGENTS
 from rl_plasticity.compare import compare
 
 Settings = dict[str, Any]
@@ -63,7 +64,7 @@ ACTING: dict[str, Settings] = {
     "self_normalized_resets": {"every_updates": 3, "least": 1, "most": 40, "quantile": 0.5},
     "shrink_perturb": {"init": "fresh"},
     "weight_clipping": {"coef": 0.5},
-    "wrs": {"every_updates": 3, "norm_decay": 1e-3},
+    "wrs": {"every_updates": 3, "norm_decay": 0.0},
 }
 
 
@@ -80,6 +81,11 @@ COMMON: Settings = {"device": "cpu", "compile": False, "threads": 1, "seeds": 2}
 PENDULUM: Settings = {"name": "gym:Pendulum-v1", "action_repeat": 4}  # 50 env steps an episode
 CARTPOLE: Settings = {"name": "cartpole-swingup", "action_repeat": 50}  # 20
 CHANGING: Settings = {"changes": ["observation_shift", "reward_flip"], "switch_every_env_steps": 20}
+POLE: Settings = {"env": "gym:CartPole-v1", "agent": {"name": "dqn", "hidden": [16, 16]}}
+# Agents of later papers had no names of their own before 0.3.
+LATER = "later_sac" if "later_sac" in AGENTS else "sac"
+RAINBOW = "rainbow" if "rainbow" in AGENTS else "dqn"
+SMALL: Settings = {"name": LATER, "actor_width": 8, "critic_width": 8}
 RL: Settings = COMMON | {"env": PENDULUM, "agent": {"name": "sac", "hidden": [16, 16]}, "batch_size": 16}
 RL |= {"total_env_steps": 60, "random_env_steps": 10, "replay_ratio": 1, "checkpoint_every_env_steps": 20}
 RL |= {"eval_every_env_steps": 30, "eval_episodes": 1, "log_every_updates": 10, "measure_every_updates": 0}
@@ -87,10 +93,7 @@ TRAIN: dict[str, Settings] = {
     "plain": {"measure_every_updates": 20, "eval_episodes": 2},
     "threads": {"threads": 2},
     "one_seed": {"seeds": 1, "reg": "spectral", "measure_every_updates": 20},
-    "window": {"reg": acting("spectral", from_update=10, until_update=30)},
-    "window_on_data": {"reg": acting("continual_backprop", from_update=10, until_update=40)},
     "chain": {"reg": acting("spectral+l2+wrs", l2={"coef": 1e-3}), "reset": {"name": "redo", "every_updates": 20}},
-    "chain_of_windows": {"reg": acting("churn+swr", churn={"until_update": 25}, swr={"from_update": 15})},
     "methods": {
         "reg": ["none", "wrs", "spectral+swr"],
         "reset": {"name": "shrink_perturb", "every_updates": 20},
@@ -122,17 +125,21 @@ TRAIN: dict[str, Settings] = {
     },
     "overlap": {"overlap": True, "reg": acting("wrs")},
     "overlap_workers": {"overlap": True, "reg": acting("wrs"), "env": PENDULUM | {"workers": 1}},
-    "simba": {"agent": {"name": "sac", "network": "simba", "actor_width": 8, "critic_width": 8}, "reg": "spectral"},
-    "hypersphere": {
-        "agent": {"name": "sac", "network": "hypersphere", "actor_width": 8, "critic_width": 8},
-        "reg": "hypersphere",
-        "measure_every_updates": 20,
-    },
+    "simba": {"agent": SMALL | {"network": "simba"}, "reg": "spectral"},
+    "simba_v2": {"preset": "simba_v2", "agent": SMALL, "env": PENDULUM, "measure_every_updates": 20},
+    "xqc": {"preset": "xqc", "agent": SMALL},
+    "bro": {"preset": "bro", "agent": SMALL, "reset": {"name": "periodic", "every_updates": 30}},
+    "flash_sac": {"preset": "flash_sac", "agent": SMALL},
+    "redq": {"preset": "redq", "agent": {"name": LATER, "hidden": [16, 16]}},
+    "droq": {"preset": "droq", "agent": {"name": LATER, "hidden": [16, 16]}},
+    "dqn": POLE | {"reg": "spectral", "measure_every_updates": 20},
+    "dqn_resets": POLE | {"reg": ["none", "l2_init"], "reset": {"name": "redo", "every_updates": 20}},
+    "rainbow": POLE | {"agent": POLE["agent"] | {"name": RAINBOW, "dueling": True, "atoms": 5, "num_steps": 3}},
     "two_critics": {
         "agent": {"name": "sac", "hidden": [16, 16], "num_critics": 2, "layer_norm": False, "log_std": "tanh"}
     },
     "normalized": {
-        "agent": {"name": "sac", "hidden": [16], "normalize_obs": True, "init": "torch", "activation": "crelu"}
+        "agent": {"name": LATER, "hidden": [16], "normalize_obs": True, "init": "torch", "activation": "crelu"}
     },
     "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1, "reg": "spectral"},
     "injection": {
@@ -148,11 +155,7 @@ CONTINUAL |= {"eval_every_epochs": 2, "log_every_updates": 3, "measure_every_upd
 SUPERVISED: dict[str, Settings] = {
     "plain": {},
     "threads": {"threads": 2},
-    "window": {"reg": acting("spectral", from_epoch=1, until_epoch=4)},
-    "window_on_data": {"reg": acting("self_normalized_resets", from_epoch=2)},
     "chain": {"reg": acting("spectral+weight_decay", weight_decay={"coef": 1e-3}), "optimizer": "adamp"},
-    "chain_of_windows": {"reg": acting("ewc+wrs", ewc={"until_epoch": 4}, wrs={"from_epoch": 2})},
-    "all": {"reg": ["all"]},
     "methods": {"reg": ["none", "swr", "wrs+l2"], "reset": {"name": "head", "every_tasks": 1}, "seeds": 5},
     "strengths": {"reg": {"name": "l2_init", "coef": [1e-4, 1e-2]}},
     "decay": {
@@ -191,7 +194,7 @@ COMPARISONS: dict[str, tuple[list[str], Settings]] = {
     "train": (["train/methods", "train/plain"], {"target": -1650.0}),
     "changing_tasks": (["train/changes"], {}),
     "supervised": (["supervised/methods"], {"baseline": "none + head"}),
-    "sweep": (["sweep"], {"choose": ["reg.coef"], "choose_seeds": [0, 1]}),
+    "sweep": (["sweep"], {}),
 }
 
 
@@ -208,8 +211,17 @@ def runs() -> dict[str, tuple[ModuleType, Settings]]:
     }
 
 
+WITHOUT: list[str] = []  # metrics that `--without` leaves out, and those of each layer after them
+
+
+def kept(metric: str) -> bool:
+    return not any(f"/{name}/" in f"/{metric}/" for name in WITHOUT)
+
+
 def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    """The digest of a CSV file's lines, without those of metrics that are left out."""
+    lines = [line for line in path.read_text().splitlines() if all(map(kept, line.split(",")))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 # --- runs of the commands ---------------------------------------------------------------------------------------------
@@ -362,30 +374,20 @@ def trained(
 
 def of_measures(kind: str) -> str:
     net, x, y = trained(kind)
-    measures = measure(net, x, nn.functional.cross_entropy, y)
-    return hashlib.sha256(repr({name: value.tolist() for name, value in sorted(measures.items())}).encode()).hexdigest()
+    measured = measure(net, x, nn.functional.cross_entropy, y)
+    numbers = {name: value.tolist() for name, value in sorted(measured.items()) if kept(name)}
+    return hashlib.sha256(repr(numbers).encode()).hexdigest()
 
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
 
 
-def of_comparison(name: str, file: str, root: Path) -> str:
-    """The digest of comparison.csv, or of the numbers in report.html."""
+def of_comparison(name: str, root: Path) -> str:
+    """The digest of comparison.csv."""
     out = root / "compare" / name
-    if not out.exists():
-        places, options = COMPARISONS[name]
-        compare(*(made(place, root) for place in places), out=out, **options)
-    if file == "comparison.csv":
-        return sha256(out / file)
-    return hashlib.sha256(" ".join(numbers((out / file).read_text())).encode()).hexdigest()
-
-
-def numbers(page: str) -> list[str]:
-    """The numbers in the tables and curves of a report, without what is folded: shared settings and provenance."""
-    page = re.sub(r"<details>.*?</details>", "", page, flags=re.DOTALL)
-    texts = re.findall(r"<td[^>]*>.*?</td>|<script type=\"application/json\">.*?</script>", page, flags=re.DOTALL)
-    text = " ".join(re.sub("<[^>]*>", "", text) for text in texts)
-    return re.findall(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", text)
+    places, options = COMPARISONS[name]
+    compare(*(made(place, root) for place in places), out=out, **options)
+    return sha256(out / "comparison.csv")
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -400,11 +402,7 @@ def digests(root: Path) -> dict[str, Callable[[], str]]:
         found |= {f"intervene/{n}/{kind}": partial(of_loop, kind, "none", n) for n in changing}
         found[f"measure/{kind}"] = partial(of_measures, kind)
     found["attach/spectral/closure"] = partial(of_loop, "mlp", "spectral", closure=True)
-    found["attach/swr/window"] = partial(of_loop, "mlp", "swr", from_update=3, until_update=8)
-    for name in COMPARISONS:
-        for file in ("comparison.csv", "report.html"):
-            found[f"compare/{name}/{file}"] = partial(of_comparison, name, file, root)
-    return found
+    return found | {f"compare/{name}/comparison.csv": partial(of_comparison, name, root) for name in COMPARISONS}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -420,7 +418,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--keep", metavar="FOLDER", type=Path, help="a new folder for the runs; default: a temporary one"
     )
+    parser.add_argument("--without", metavar="NAME", action="append", default=[], help="a metric to leave out: sigma1")
     given = parser.parse_args(arguments)
+    WITHOUT[:] = given.without
     if given.keep and given.keep.exists():
         parser.error(f"--keep {given.keep}: exists already")
     before: dict[str, str] = {}
