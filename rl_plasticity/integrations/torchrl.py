@@ -49,12 +49,13 @@ def attach_to_loss(
         SettingsError: as `attach`; a network that the loss does not have or has not made functional.
         ValueError: as `make_regularizer`.
     """
-    functional = [name for name, part in loss.named_children() if isinstance(part, TensorDictParams)]
-    names = sorted(name.removesuffix("_params") for name in functional if not name.startswith("target_"))
-    if network not in names:
-        hint = nearest(network, names) if names else ", for none is functional: pass the module itself to `attach`"
-        raise SettingsError(f"{type(loss).__name__} trains no parameters of a network {network!r}{hint}")
-    params, one = getattr(loss, f"{network}_params"), copy.deepcopy(getattr(loss, network))
+    parts = dict(loss.named_children())
+    params = parts.get(f"{network}_params")
+    if not isinstance(params, TensorDictParams) or network.startswith("target_"):
+        raise SettingsError(
+            f"{type(loss).__name__} trains no parameters of a network {network!r}{nearest(network, parts)}"
+        )
+    one = copy.deepcopy(getattr(loss, network))
     stack = copy.deepcopy(one)
     runs = stack.runs = tuple(params.batch_size)
     for name, parameter in params.named_parameters():
