@@ -142,9 +142,8 @@ def verdict(c: Comparison) -> str:
         hint = f" {FEW_HINT}" if best.seeds < FEW else ""
         return f"The best remedy over these env steps: {says}.{hint}{lower}"
     text = f"No remedy is shown to raise the return by {seeds}: {says}."
-    joint = best.estimates.get("joint")
-    if joint and joint.interval:
-        low, high = joint.interval
+    if best.at_once:
+        low, high = best.at_once
         half = (high - low) / 2
         text += f" A difference of {half:.3g} or more would have shown."
     return text + lower

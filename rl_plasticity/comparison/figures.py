@@ -117,10 +117,10 @@ def _final(c: Comparison, looks: Looks) -> Drawn:
 
 def _improvement(c: Comparison, looks: Looks) -> Drawn:
     assert c.baseline is not None
-    rows = [row for row in c.rows if "improvement" in row.estimates]
+    rows = [row for row in c.rows if "probability_of_improvement" in row.estimates]
     figure, axes = _of_rows([row.name for row in rows])
     for y, row in enumerate(rows):
-        color, (value, interval, *_) = looks[row.group.label]["color"], row["improvement"]
+        color, (value, interval, *_) = looks[row.group.label]["color"], row["probability_of_improvement"]
         axes.plot(value, y, "o", color=color, ms=4)
         if interval:
             axes.plot(interval, [y, y], color=color, lw=5, alpha=0.4)
@@ -128,7 +128,11 @@ def _improvement(c: Comparison, looks: Looks) -> Drawn:
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel(f"P(better than {c.baseline.name})")
     caption = f"Probability that a run has a {c.better} {c.metric} at {c.where} than one of {c.baseline.name}"
-    caption += ", with 95 % stratified bootstrap intervals." if any(r["improvement"].interval for r in rows) else "."
+    caption += (
+        ", with 95 % stratified bootstrap intervals."
+        if any(r["probability_of_improvement"].interval for r in rows)
+        else "."
+    )
     return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
 
 

@@ -1,7 +1,7 @@
 """Sort runs into groups by their settings, name the groups, and refuse to mix what cannot be compared."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,18 +10,19 @@ import numpy as np
 
 from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import BRANCH, Supervised, Train
+from rl_plasticity.configs.commands import BRANCH, ONCE, Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
+from rl_plasticity.configs.presets import agents_of_papers
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs.names import short
 
 # Settings that do not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset", *BRANCH}
 IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
-METHOD = ("reg", "reset")
 # Settings that must be equal unless they are mixed on purpose; those of a task are then strata of the statistics.
 TASK = {"train": ("env", "total_env_steps"), "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task")}
 STRATA = ("env", "task", "data")
+PLUGS = "plugins."  # begins the settings that hold the digest of a plug's source, where it tells groups apart
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,9 @@ class Group:
     def runs(self) -> list[Run]:
         return [run for runs in self.tasks.values() for run in runs]
 
-    def only(self, kept: Callable[[Run], bool]) -> "Group":
-        """The group with some of its runs; tasks without any are left out."""
-        tasks = {task: [run for run in runs if kept(run)] for task, runs in self.tasks.items()}
+    def only(self, kept: Callable[[str, Run], bool]) -> "Group":
+        """The group with some of its runs, by their task; tasks without any are left out."""
+        tasks = {task: [run for run in runs if kept(task, run)] for task, runs in self.tasks.items()}
         return replace(self, tasks={task: runs for task, runs in tasks.items() if runs})
 
 
@@ -87,19 +88,21 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     alike: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
         alike[identity(run.settings, left_out)].append(run)
-    shared = [{n: v for n, v in of[0].settings.items() if n not in left_out} for of in alike.values()]
-    order = differing(shared)
+    apart = [part for of in alike.values() for part in _apart(of)]
+    shared = [{n: v for n, v in of[0].settings.items() if n not in left_out} | told for told, of in apart]
+    order, called = differing(shared), labels(shared, [str(of[0].settings.get("preset")) for _, of in apart])
     groups = [
         Group(label, settings, _by_task(of, named))
-        for label, settings, of in zip(labels(shared), shared, alike.values(), strict=True)
+        for label, settings, (_, of) in zip(called, shared, apart, strict=True)
+        if label not in leave_out
     ]
     for label in leave_out:
-        if label not in (known := [g.label for g in groups]):
-            raise SettingsError(f"leave_out: no runs are called {label!r}{nearest(label, known)}")
-    if not (left := [g for g in groups if g.label not in leave_out]):
+        if label not in called:
+            raise SettingsError(f"leave_out: no runs are called {label!r}{nearest(label, called)}")
+    if not groups:
         raise SettingsError(f"leave_out={','.join(leave_out)} leaves no run")
     return sorted(
-        left,
+        groups,
         key=lambda g: ([(c != "none", c) for c in method(g.settings)], [_sortable(g.settings.get(n)) for n in order]),
     )
 
@@ -115,30 +118,50 @@ def differing(settings: Sequence[Settings]) -> list[str]:
     return [name for name in names if len({_canonical(s[name]) if name in s else None for s in settings}) > 1]
 
 
-def labels(settings: Sequence[Settings]) -> list[str]:
+def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[str]:
     """A short name for each group: ``spectral``, ``none + periodic``, ``spectral coef=1e-3``.
 
     The regularizer and the intervention come first, unless they are the same everywhere and something else differs. A
-    setting of a choice (``reg.coef``) is named only where groups that made the same choice differ in it.
+    setting of a choice (``reg.coef``) is named only where groups that made the same choice differ in it. Where the
+    preset of a group is a paper's agent, its name stands for what it sets: ``xqc``, ``xqc lr=1e-4``.
     """
+    of_papers = {name: schema.load(Train, [f"preset={name}"]).flat for name in {*presets} & {*agents_of_papers()}}
     differ = [name for name in differing(settings) if name not in ("reg.name", "reset.name")]
     methods = [method(s) for s in settings]
-    with_method = len({*methods}) > 1 or not differ
+    with_method = len({*methods}) > 1 or {*differ} <= {"at"}
     lasts = [_last(name) for name in differ]
     made = []
-    for s, (reg, reset) in zip(settings, methods, strict=True):
-        parts = [reg if reset == "none" else f"{reg} + {reset}"] if with_method else []
+    for s, (reg, reset), preset in zip(settings, methods, presets or [""] * len(settings), strict=True):
+        own = of_papers.get(preset, {})
+        parts = [preset] if own else []
+        if with_method and not (own and method(own) == (reg, reset)):
+            parts.append(reg if reset == "none" else f"{reg} + {reset}")
         for name in differ:
-            choice = name.partition(".")[0]
+            if name not in s or (name in own and _canonical(own[name]) == _canonical(s[name])):
+                continue
+            choice = "reset" if name == ONCE else name.partition(".")[0]
             if choice in KINDS and not name.endswith(".name"):
                 peers = [o.get(name) for o in settings if o.get(f"{choice}.name") == s.get(f"{choice}.name")]
-                if name not in s or len({_canonical(v) for v in peers}) == 1:
+                if len({_canonical(v) for v in peers}) == 1:
                     continue
             key = _last(name) if lasts.count(_last(name)) == 1 else name
-            parts.append(f"{key}={short(s.get(name))}")
+            parts.append(f"{key}={short(s[name])}")
         made.append(" ".join(parts))
     again = [made[:i].count(label) + 1 for i, label in enumerate(made)]  # a number and its text look alike
     return [label if n == 1 else f"{label} ({n})" for label, n in zip(made, again, strict=True)]
+
+
+def default_baseline(groups: Sequence[Group], warnings: list[str]) -> Group | None:
+    """The group that alone has reset=periodic, else the one that alone has no method; a warning if there is none."""
+    periodic = [g for g in groups if method(g.settings)[1] == "periodic" and g.settings.get(ONCE) is None]
+    plain = [g for g in groups if method(g.settings) == ("none", "none")]
+    for alike in (periodic, plain):
+        found = [g for g in alike if "at" not in g.settings] or alike  # a branch without a change is its run once more
+        if len(found) == 1:
+            return found[0]
+    if len(groups) > 1:
+        warnings.append("no baseline, so no gaps: not one group alone has reset=periodic or no method; baseline=LABEL")
+    return None
 
 
 def method(s: Settings) -> tuple[str, str]:
@@ -174,6 +197,22 @@ def _strata(runs: Sequence[Run], mix: Sequence[str]) -> list[str]:
     return differ
 
 
+def _apart(runs: Sequence[Run]) -> list[tuple[Settings, list[Run]]]:
+    """Runs with equal settings, apart where they branched at other steps or the source of a plug differs.
+
+    Each part comes with what tells it from the others. A run that was made without a plug says nothing of its source.
+    """
+    marks = [
+        {"at": run.settings.get("at")} | {f"{PLUGS}{module}": digest for module, digest in run.plugs.items()}
+        for run in runs
+    ]
+    number = Counter(name for name, _ in {mark for of in marks for mark in of.items()})
+    parts: dict[tuple[tuple[str, Any], ...], list[Run]] = defaultdict(list)
+    for run, of in zip(runs, marks, strict=True):
+        parts[tuple(mark for mark in of.items() if number[mark[0]] > 1)].append(run)
+    return [({n: v for n, v in told if v is not None}, of_part) for told, of_part in parts.items()]
+
+
 def _by_task(runs: Sequence[Run], named: Sequence[str]) -> dict[str, list[Run]]:
     tasks: dict[str, dict[int, Run]] = defaultdict(dict)
     for run in runs:
@@ -184,11 +223,13 @@ def _by_task(runs: Sequence[Run], named: Sequence[str]) -> dict[str, list[Run]]:
 
 def _one_of(a: Run, b: Run) -> Run:
     """The longer of two runs with the same settings, seed and numbers; raises SettingsError if the numbers differ."""
+    equal = []
     for name in a.curves.keys() & b.curves.keys():
         (of_a, x), (of_b, y) = a.curves[name], b.curves[name]
-        _, in_a, in_b = np.intersect1d(of_a, of_b, return_indices=True)
-        if not np.array_equal(x[in_a], y[in_b], equal_nan=True):
-            raise SettingsError(f"{a} and {b} are the same run with different numbers: leave one folder out")
+        both, in_a, in_b = np.intersect1d(of_a, of_b, return_indices=True)
+        equal += [np.array_equal(x[in_a], y[in_b], equal_nan=True)] * bool(len(both))
+    if not equal or not all(equal):
+        raise SettingsError(f"{a} and {b} are the same run with different numbers: leave one folder out")
     return max(a, b, key=lambda run: sum(len(curve.steps) for curve in run.curves.values()))
 
 

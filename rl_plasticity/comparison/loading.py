@@ -41,6 +41,16 @@ class Run:
     def __str__(self) -> str:
         return f"{self.folder} (seed {self.seed})"
 
+    @property
+    def plugs(self) -> dict[str, str]:
+        """The digest of each plug's source, to eight digits; several, joined by +, where it changed between starts."""
+        found: dict[str, dict[str, None]] = {}
+        for start in self.starts:
+            sources = start.get("plugin_sources")
+            for module, digest in sources.items() if isinstance(sources, dict) else ():
+                found.setdefault(str(module), {})[str(digest)[:8]] = None
+        return {module: "+".join(digests) for module, digests in found.items()}
+
     def unit(self, metric: str) -> str:
         """What the steps of a metric count: env step, update or task."""
         if MetricName.parse(metric).of == "task":

@@ -2,15 +2,17 @@
 
 import csv
 import io
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import NamedTuple
 
 import numpy as np
 
-from rl_plasticity.comparison.groups import Group, method
+from rl_plasticity.comparison import checks
+from rl_plasticity.comparison.groups import Group, default_baseline
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.metrics import Direction, statistics
@@ -20,24 +22,34 @@ from rl_plasticity.runs.names import Curve, MetricName
 
 FEW = 5  # with fewer seeds the single runs are shown; only gaps have an interval, Student's
 FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
+UNPAIRED = "unpaired"  # the note of a gap of groups that do not have the same seeds
 OF_EPISODES = "train/return"  # episodes end at any step
 
 
 class Estimate(NamedTuple):
-    """A number of a group, with its 95 % interval where there are enough runs, and the number of runs behind it."""
+    """A number of a group.
+
+    Args:
+        interval: its 95 % interval; None where there are too few runs.
+        n: the number of runs or pairs behind it; None for a number that is not in ``comparison.csv``.
+        note: how many seeds a gap pairs, or that it is unpaired.
+        runs: the numbers of the single runs, for a median.
+    """
 
     value: float
     interval: Interval | None = None
-    n: int = 0
+    n: int | None = None
     note: str = ""
+    runs: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
 class Row:
-    """The statistics of one group, by the names in `STATISTICS`.
+    """The statistics of one group.
 
     Args:
         final: the scores at the last common step, one array for each task, by rising seed.
+        estimates: by the names in `STATISTICS`, those that apply to the group.
     """
 
     group: Group
@@ -59,9 +71,14 @@ class Row:
         return int(sum((~np.isfinite(scores)).sum() for scores in self.final))
 
     @property
+    def at_once(self) -> Interval | None:
+        """The interval of the gap to the baseline that holds for all groups at once; None where there is none."""
+        return self["gap_all_at_once"].interval if "gap_all_at_once" in self.estimates else None
+
+    @property
     def undecided(self) -> bool:
         """Whether the seeds leave open if the group's mean is above or below the baseline's."""
-        low, high = ("joint" in self.estimates and self["joint"].interval) or (-math.inf, math.inf)
+        low, high = self.at_once or (-math.inf, math.inf)
         return low <= 0 <= high
 
     @property
@@ -120,16 +137,18 @@ class Comparison:
 
     def number(self, value: float) -> str:
         """`value` with four significant digits of the largest score, so that all scores have the same decimals."""
-        largest = max((abs(x) for row in self.rows for of in row.final for x in of if math.isfinite(x)), default=0)
+        largest = _largest(x for row in self.rows for of in row.final for x in of)
         decimals = max(0, 4 - math.ceil(math.log10(largest))) if largest else 3
         return f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
 
     def table(self) -> list[list[str]]:
         """The statistics as text: a header, then a line for each group. A column without numbers is left out."""
         columns = {"group": [row.label for row in self.rows]}
-        for statistic in STATISTICS:
-            if statistic.show and any(statistic.name in row.estimates for row in self.rows):
-                columns[statistic.heading] = [statistic.show(self, row) for row in self.rows]
+        for name, _, heading, show in STATISTICS:
+            if heading and any(name in row.estimates for row in self.rows):
+                columns[heading] = [
+                    show(self, row, row[name]) if name in row.estimates else "baseline" for row in self.rows
+                ]
         return [list(columns), *map(list, zip(*columns.values(), strict=True))]
 
     @property
@@ -141,7 +160,9 @@ class Comparison:
             f"from {FEW} seeds on with its 95 % stratified bootstrap interval. AUC: mean over the curve up to there. "
         )
         if any(row.diverged for row in self.rows):
-            text += "Runs that are not finite are the worst in ranks and left out of means. "
+            text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
+        if self.target is not None:
+            text += f"Steps to {self.target:g}: median over runs, never counting as infinite. "
         if self.baseline is not None:
             text += (
                 f"P(improvement) and gap (difference of means, by seed where both have it) are over the baseline, "
@@ -153,11 +174,9 @@ class Comparison:
         """What was compared and what the numbers say, in a few sentences that name no causes."""
         best, *others = sorted(self.rows, key=lambda r: -self.sign * r["iqm"].value)
         seeds = sorted({row.seeds for row in self.rows})
-        of = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-        text = (
-            f"{counted(len(self.rows), 'group')} of {of} seeds on {', '.join(self.steps)}, "
-            f"{self.metric} at {self.where}, {self.better} is better. "
-        )
+        of = counted(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+        text = f"{counted(len(self.rows), 'group')} of {of} on {', '.join(self.steps)}, {self.metric} at {self.where}"
+        text += f", {self.better} is better. "
         if not math.isfinite(best["iqm"].value):
             return f"{text}In no group is it finite."
         text += f"The best interquartile mean is that of {best.label}: {shown(best['iqm'], self.number)}."
@@ -168,34 +187,45 @@ class Comparison:
 
     def difference(self, row: Row, baseline: str) -> str:
         """A clause: how far a group's mean is from the baseline's, and whether the seeds tell the two apart."""
-        gap = row["gap"]
+        gap, joint = row["gap"], row.at_once
         if not math.isfinite(gap.value):
             return f"not comparable with {baseline}: no run of one of the two is finite"
-        text = f"{abs(gap.value):.3g} {'above' if gap.value >= 0 else 'below'} {baseline} on average ({gap.note})"
-        if not (joint := row["joint"].interval):
+        write = fine([gap.value, *(joint or ())])
+        text = f"{write(abs(gap.value))} {'above' if gap.value >= 0 else 'below'} {baseline} on average ({gap.note})"
+        if joint is None:
             return f"{text}; with 1 seed there is no interval, so this may be chance"
         says = "includes 0: these seeds do not tell the two apart" if row.undecided else "excludes 0"
         many = f" that holds for all {len(self.rows) - 1} groups at once" if len(self.rows) > 2 else ""
         hint = f". {FEW_HINT}".removesuffix(".") if row.seeds < FEW and not row.undecided else ""
-        return f"{text}; its 95 % interval{many}, [{joint[0]:.3g}, {joint[1]:.3g}], {says}{hint}"
+        return f"{text}; its 95 % interval{many}, [{write(joint[0])}, {write(joint[1])}], {says}{hint}"
 
     def to_csv(self) -> str:
         """All numbers, tidy. Lines with a seed are of one run, those without are of the group."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
+        tasks, steps = [*self.at], {*self.at.values()}
+        beginning = ["all" if len(tasks) > 1 else tasks[0], "", self.metric, "" if len(steps) > 1 else steps.pop()]
         for row in self.rows:
-            for (task, step), scores in zip(self.at.items(), row.final, strict=True):
-                for run, score in zip(row.group.tasks[task], scores, strict=True):
-                    writer.writerow([row.group.label, task, run.seed, self.metric, step, "final", score, "", "", 1])
-            beginning = [row.group.label, "all" if len(self.at) > 1 else task, "", self.metric, step]
-            for name, (value, interval, n, _) in row.estimates.items():
-                writer.writerow([*beginning, name, value, *(interval or ("", "")), n])
+            numbers = {"final": np.concatenate(row.final)}
+            if "steps_to_reach" in row.estimates:
+                numbers["steps_to_reach"] = np.array(row["steps_to_reach"].runs)
+            runs = [(on, run.seed) for on in self.at for run in row.group.tasks[on]]
+            for (on, seed), *values in zip(runs, *numbers.values(), strict=True):
+                for name, value in zip(numbers, values, strict=True):
+                    writer.writerow([row.group.label, on, seed, self.metric, self.at[on], name, value, "", "", 1])
+            for name, (value, interval, n, note, _) in row.estimates.items():
+                if n is not None:
+                    kind = ("_unpaired" if note == UNPAIRED else "_paired") if name == "gap" else ""
+                    writer.writerow([row.group.label, *beginning, name + kind, value, *(interval or ("", "")), n])
         return out.getvalue()
 
     def to_latex(self) -> str:
         """The table as a LaTeX ``table`` with its caption; it needs ``booktabs``."""
-        escaped = str.maketrans({c: f"\\{c}" for c in "&%$#_{}"} | {"±": r"$\pm$", "^": r"\^{}", "~": r"\~{}"})
+        escaped = str.maketrans(
+            {c: f"\\{c}" for c in "&%$#_{}"}
+            | {"\\": r"\textbackslash{}", "±": r"$\pm$", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
+        )
         head, *lines = (" & ".join(cell.translate(escaped) for cell in line) + r" \\" for line in self._named())
         body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
         columns = "l" + "r" * head.count(" & ")
@@ -206,8 +236,10 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The table in Markdown, with its caption below."""
-        head, *lines = (f"| {' | '.join(cell.replace('|', '¦') for cell in line)} |" for line in self._named())
-        rule = "| --- |" + " ---: |" * (head.count("|") - 2)
+        head, *lines = (
+            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in self._named()
+        )
+        rule = "| --- |" + " ---: |" * (len(self.table()[0]) - 1)
         return "\n".join([head, rule, *lines, "", self.caption.strip(), ""])
 
     def _named(self) -> list[list[str]]:
@@ -238,39 +270,31 @@ def summarize(
     warnings: list[str] = []
     metric = metric or default_metric(groups)
     groups = _with_metric(groups, metric, warnings)
-    every = dict.fromkeys(task for g in groups for task in g.tasks)
-    tasks = [task for task in every if all(task in g.tasks for g in groups)]
-    if not tasks:
-        raise SettingsError("no task has runs of every group; compare tasks separately")
-    warnings += [f"{task} is left out: not every group has runs of it" for task in every if task not in tasks]
-    groups = [replace(g, tasks={task: g.tasks[task] for task in tasks}) for g in groups]
-    unit, scale = groups[0].runs[0].unit(metric), 1.0
-    steps = {t: _compared([run for g in groups for run in g.tasks[t]], metric, unit, warnings) for t in tasks}
-    if len(tasks) > 1 and metric in ("eval/return", "train/return"):
-        scale = 1 / 1000 if all(":" not in str(r.settings.get("env.name", ":")) for g in groups for r in g.runs) else 1
-    direction = direction or better(MetricName.parse(metric).quantity)
-    if direction is None and len(groups) > 1:
+    unit = groups[0].runs[0].unit(metric)
+    steps = _common_steps(groups, metric, unit, warnings)
+    groups = [g.only(lambda task, _: task in steps) for g in groups]
+    warnings += [warning for g in groups for warning in checks.of_resets(g, unit, steps)]
+    if direction is None and (direction := better(MetricName.parse(metric).quantity)) is None and len(groups) > 1:
         warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
-    c = Comparison(metric, unit, scale, steps, direction or "higher", target)
-    c = replace(c, baseline=_baseline(groups, baseline, warnings))
-    rows = [_row(c, g, len(groups) - 1, warnings) for g in groups]
+    scale = _scale(groups, metric, warnings) if len(steps) > 1 else 1.0
+    reference = default_baseline(groups, warnings) if baseline is None else _called(baseline, groups)
+    c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference)
+    rows = [_row(c, g, len(groups) - 1, checks.unfinished(g, groups, warnings)) for g in groups]
     if few := [row.group.label for row in rows if row.seeds < FEW]:
         warnings.append(f"fewer than {FEW} seeds, so at most gaps have an interval: {', '.join(few)}")
     for row in rows:
         if row.diverged:
             said = f"{metric} is not finite at the end of {counted(row.diverged, 'run')}"
             warnings.append(f"{row.group.label}: {said}: the worst in ranks, left out of means")
-    return replace(c, rows=rows, warnings=warnings)
+    return replace(c, rows=rows, warnings=[*warnings, *checks.of_origins(groups)])
 
 
 def default_metric(groups: Sequence[Group]) -> str:
     """What is compared by default: the return, at the end of each task where tasks change; or the test accuracy."""
     runs = [run for g in groups for run in g.runs]
-    wanted = ("task/return",) if runs[0].kind == "train" else ("task/test_accuracy",)
-    fallback = "eval/return" if runs[0].kind == "train" else "task/train_accuracy"
-    return next(
-        (name for name in wanted if all(name in run.curves or fallback not in run.curves for run in runs)), fallback
-    )
+    of_rl = runs[0].kind == "train"
+    usual, fallback = ("task/return", "eval/return") if of_rl else ("task/test_accuracy", "task/train_accuracy")
+    return usual if all(usual in run.curves or fallback not in run.curves for run in runs) else fallback
 
 
 def shared(metric: str, curves: Sequence[Curve]) -> Steps:
@@ -292,12 +316,30 @@ def at(curve: Curve, steps: Steps) -> Array:
     return statistics.value_at(curve.steps, curve.values, steps)
 
 
-def mean(scores: list[Array], enough: int = FEW) -> Estimate:
+def mean(scores: Sequence[Array], enough: int = FEW) -> Estimate:
     """The mean over tasks of the mean of the finite scores, with Student's interval where each task has `enough`."""
     finite = _finite(scores)
     fewest, n = min(map(len, finite)), sum(map(len, finite))
     interval = statistics.student_interval(finite) if fewest >= max(2, enough) else None
     return Estimate(float(statistics.mean(finite)) if fewest else math.nan, interval, n)
+
+
+def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
+    """``0.5 [0.2, 0.8]``."""
+    between = f" [{', '.join(map(number, estimate.interval))}]" if estimate.interval else ""
+    return number(estimate.value) + between
+
+
+def fine(values: Iterable[float]) -> Callable[[float], str]:
+    """A function that writes numbers with three digits of the largest of `values`, and equal decimals."""
+    largest = _largest(values)
+    decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
+    return f"{{:.{max(0, decimals)}f}}".format if decimals <= 6 else "{:.2e}".format
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 seed``, ``2 seeds``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -328,32 +370,74 @@ class Sample:
         """The final scores on each task by seed."""
         runs = [self.group.tasks[task] for task in self.c.steps]
         return [
-            {r.seed: float(x) for r, x in zip(of, scores, strict=True)}
+            {run.seed: float(x) for run, x in zip(of, scores, strict=True)}
             for of, scores in zip(runs, self.final, strict=True)
         ]
 
-    @property
+    @cached_property
     def baseline(self) -> "Sample | None":
-        if self.c.baseline is None or self.c.baseline is self.group:
-            return None
-        return replace(self, group=self.c.baseline)
+        """The baseline's sample; None for the baseline itself."""
+        c = self.c
+        return None if c.baseline is None or c.baseline is self.group else replace(self, group=c.baseline)
+
+    @property
+    def rounds(self) -> int:
+        """The number of tasks that come in turn, 1 where each is drawn; 0 where tasks of an agent do not change."""
+        settings = [run.settings for run in self.group.runs]
+        changes = any(s.get("env.sequence") or s.get("env.changes") for s in settings)
+        return max(len(s.get("env.sequence") or [""]) for s in settings) if changes else 0
+
+    def of_tasks(self, metric: str) -> list[list[Array]]:
+        """The values of another metric of tasks for each task and run, up to there; none where a run has none."""
+        nothing = Curve(np.zeros(0, np.int64), np.zeros(0))
+        curves = [[(r.curves.get(metric, nothing), end) for r in self.group.tasks[t]] for t, end in self.c.at.items()]
+        found = [[values[steps <= end] for (steps, values), end in of_task] for of_task in curves]
+        return found if self.c.unit == "task" and all(map(len, itertools.chain(*found))) else []
 
 
-def _areas(s: Sample, _: Sample | None) -> Estimate:
+def _areas(s: Sample) -> Estimate:
     each = zip(s.c.steps.values(), s.curves, strict=True)
     return mean([np.array([statistics.area_under_curve(steps, v) for v in of_task]) for steps, of_task in each])
 
 
-def _reach(s: Sample, _: Sample | None) -> Estimate | None:
-    """The median over runs of the steps to the target, infinity for never; the note says how many reached it."""
+def _last_minus_first_task(s: Sample) -> Estimate | None:
+    if s.c.unit != "task" or s.rounds or min(s.c.at.values()) == 1:
+        return None
+    return mean([of_task[:, -1] - of_task[:, 0] for of_task in s.curves])
+
+
+def _last_minus_first_third(s: Sample) -> Estimate | None:
+    """The mean of the last third of the tasks of an agent minus that of the first, in whole rounds of a sequence."""
+    if s.c.unit != "task" or not s.rounds:
+        return None
+    third = min(of_task.shape[1] for of_task in s.curves) // (3 * s.rounds) * s.rounds
+    return mean([v[:, -third:].mean(1) - v[:, :third].mean(1) for v in s.curves]) if third else None
+
+
+def _mean_over_tasks(metric: str, s: Sample) -> Estimate | None:
+    values = s.of_tasks(metric)
+    return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values]) if values else None
+
+
+def _recovery(s: Sample) -> Estimate | None:
+    """The env steps that tasks take, when they return, to be as good as they last were."""
+    found = [*itertools.chain(*s.of_tasks("task/recovery_env_steps"))]
+    return _median(np.concatenate(found)) if found else None
+
+
+def _reach(s: Sample) -> Estimate | None:
+    """The steps that each run takes to the target."""
     if s.c.target is None:
         return None
     signed = [(steps, statistics.worst(s.c.sign * v)) for steps, v in zip(s.c.steps.values(), s.curves, strict=True)]
-    reached = [statistics.steps_to_reach(t, run, s.c.sign * s.c.target) for t, of_task in signed for run in of_task]
-    return Estimate(float(np.median(reached)), None, len(reached), f"{np.isfinite(reached).sum()} of {len(reached)}")
+    return _median([statistics.steps_to_reach(t, v, s.c.sign * s.c.target) for t, of_task in signed for v in of_task])
 
 
-def _ranks(statistic: Callable[..., Array], *samples: list[Array], better: Direction = "higher") -> Estimate:
+def _median(runs: Sequence[float] | Array) -> Estimate:
+    return Estimate(float(np.median(runs)), runs=[*runs])
+
+
+def _ranks(statistic: Callable[..., Array], *samples: Sequence[Array], better: Direction = "higher") -> Estimate:
     """A statistic of ranks. It has a bootstrap interval if runs are enough, unless all resamples are the same."""
     ranked = [[statistics.worst(scores, better) for scores in strata] for strata in samples]
     low, high, n = 0.0, 0.0, sum(map(len, ranked[0]))
@@ -362,137 +446,170 @@ def _ranks(statistic: Callable[..., Array], *samples: list[Array], better: Direc
     return Estimate(float(statistic(*ranked)), (low, high) if low < high else None, n)
 
 
-def _improvement(s: Sample, baseline: Sample | None) -> Estimate | None:
-    if baseline is None:
+def _improvement(s: Sample) -> Estimate | None:
+    if s.baseline is None:
         return None
-    signed = [[s.c.sign * scores for scores in of.final] for of in (s, baseline)]
+    signed = [[s.c.sign * scores for scores in of.final] for of in (s, s.baseline)]
     return _ranks(statistics.probability_of_improvement, *signed)
 
 
-def _gap(s: Sample, baseline: Sample | None, level: float = 0.95) -> Estimate | None:
+def _gap(s: Sample, level: float = 0.95) -> Estimate | None:
     """The difference of means, by seed where each task has 2 or more that both groups have."""
-    if baseline is None:
+    if s.baseline is None:
         return None
-    pairs = _finite([statistics.paired_differences(a, b) for a, b in zip(s.by_seed, baseline.by_seed, strict=True)])
-    samples = [pairs] if min(map(len, pairs)) > 1 else [_finite(s.final), _finite(baseline.final)]
-    note = f"{min(map(len, pairs))} seeds that both have" if len(samples) == 1 else "unpaired"
+    both = s.by_seed, s.baseline.by_seed
+    pairs = _finite([statistics.paired_differences(a, b) for a, b in zip(*both, strict=True)])
+    number = min(map(len, pairs))
+    if number > 1 or number == max(len(of_task) for of in both for of_task in of) == 1:
+        samples, note = [pairs], counted(number, "seed")
+    else:
+        samples, note = [_finite(s.final), _finite(s.baseline.final)], UNPAIRED
     fewest = min(len(of_task) for strata in samples for of_task in strata)
     value, *others = (float(statistics.mean(strata)) if fewest else math.nan for strata in samples)
     interval = statistics.student_interval(*samples, level=level) if fewest > 1 else None
     return Estimate(value - sum(others), interval, sum(map(len, samples[0])), note)
 
 
+def _gap_at_once(s: Sample) -> Estimate | None:
+    gap = _gap(s, level=1 - 0.05 / max(1, s.compared))  # Bonferroni
+    return gap if gap and gap.interval else None
+
+
+def _normalized_score(s: Sample) -> Estimate | None:
+    if s.c.metric != "eval/return" or not _is_control(s.group.runs[0]):
+        return None
+    value, _, n, *_ = mean(s.final)
+    return Estimate(value if s.c.scale != 1 else float(statistics.normalized_score(np.array(value))), n=n)
+
+
 class Statistic(NamedTuple):
-    """A number of each group: a line of ``comparison.csv`` and, with `show`, a column of the table.
+    """A number of each group: a line of ``comparison.csv`` and, with a `heading`, a column of the table.
 
     Args:
-        of: computes it from a group's sample and the baseline's, which is None for the baseline itself.
+        of: computes it; None for a group to which it does not apply.
+        show: writes a cell of the column.
     """
 
     name: str
-    of: Callable[[Sample, Sample | None], Estimate | None]
+    of: Callable[[Sample], Estimate | None]
     heading: str = ""
-    show: Callable[[Comparison, Row], str] | None = None
+    show: Callable[[Comparison, Row, Estimate], str] = lambda c, row, e: c.number(e.value)
 
 
-def _seeds(c: Comparison, row: Row) -> str:
+def _seeds(c: Comparison, row: Row, e: Estimate) -> str:
     return f"{row.seeds} ({row.diverged} not finite)" if row.diverged else str(row.seeds)
 
 
-def _with_error(c: Comparison, row: Row) -> str:
+def _with_error(c: Comparison, row: Row, e: Estimate) -> str:
     error = row["standard_error"].value
-    return c.number(row["mean"].value) + (f" ± {c.number(error)}" if math.isfinite(error) else "")
+    return c.number(e.value) + (f" ± {c.number(error)}" if math.isfinite(error) else "")
 
 
-def _steps(c: Comparison, row: Row) -> str:
-    reach = row["steps_to_reach"]
-    return f"{reach.value:.0f} ({reach.note})" if math.isfinite(reach.value) else f"not reached ({reach.note})"
+def _median_reached(c: Comparison, row: Row, e: Estimate) -> str:
+    number = f"{e.value:.0f}" if math.isfinite(e.value) else "not reached"
+    return f"{number} ({np.isfinite(e.runs).sum()} of {len(e.runs)})"
 
 
-def _of_baseline(name: str, write: str) -> Callable[[Comparison, Row], str]:
-    return lambda c, row: shown(row[name], write.format) if name in row.estimates else "baseline"
+def _with_pairs(c: Comparison, row: Row, e: Estimate) -> str:
+    return f"{shown(e, fine([e.value, *(e.interval or ())]))} ({e.note})"
 
 
 STATISTICS = (
-    Statistic("seeds", lambda s, _: Estimate(min(map(len, s.final))), "seeds", _seeds),
-    Statistic("mean", lambda s, _: mean(s.final), "final", _with_error),
-    Statistic("standard_error", lambda s, _: Estimate(statistics.standard_error(_finite(s.final)))),
+    Statistic("seeds", lambda s: Estimate(min(map(len, s.final))), "seeds", _seeds),
+    Statistic("mean", lambda s: mean(s.final), "final", _with_error),
+    Statistic("standard_error", lambda s: Estimate(statistics.standard_error(_finite(s.final)), n=mean(s.final).n)),
     Statistic(
         "iqm",
-        lambda s, _: _ranks(statistics.iqm, s.final, better=s.c.better),
+        lambda s: _ranks(statistics.iqm, s.final, better=s.c.better),
         "IQM [95 %]",
-        lambda c, row: shown(row["iqm"], c.number),
+        lambda c, row, e: shown(e, c.number),
     ),
-    Statistic("area_under_curve", _areas, "AUC", lambda c, row: c.number(row["area_under_curve"].value)),
-    Statistic("steps_to_reach", _reach, "steps to target", _steps),
-    Statistic("improvement", _improvement, "P(improvement) [95 %]", _of_baseline("improvement", "{:.2f}")),
-    Statistic("gap", _gap, "gap [95 %]", _of_baseline("gap", "{:.3g}")),
-    Statistic("joint", lambda s, b: _gap(s, b, level=1 - 0.05 / max(1, s.compared))),  # Bonferroni
+    Statistic("area_under_curve", _areas, "AUC"),
+    Statistic("last_minus_first_task", _last_minus_first_task, "last - first task"),
+    Statistic("last_minus_first_third", _last_minus_first_third, "last - first third"),
+    Statistic("online_accuracy", partial(_mean_over_tasks, "task/online_accuracy"), "online accuracy"),
+    # The return before anything of a task was learned. For a task that comes again: how far that return is below the
+    # one at the end of the task's last time.
+    Statistic("first_return", partial(_mean_over_tasks, "task/first_return"), "before learning"),
+    Statistic("drop_of_a_task_that_returns", partial(_mean_over_tasks, "task/drop"), "drop of a task that returns"),
+    Statistic("env_steps_to_recover", _recovery, "env steps to recover", _median_reached),
+    Statistic("steps_to_reach", _reach, "steps to the target", _median_reached),
+    Statistic(
+        "probability_of_improvement", _improvement, "P(improvement) [95 %]", lambda c, row, e: shown(e, "{:.2f}".format)
+    ),
+    Statistic("gap", _gap, "gap [95 %]", _with_pairs),
+    Statistic("gap_all_at_once", _gap_at_once),
+    Statistic("normalized_score", _normalized_score),
 )
 
 
-def _row(c: Comparison, g: Group, compared: int, warnings: list[str]) -> Row:
+def _row(c: Comparison, g: Group, compared: int, unfinished: bool) -> Row:
     sample = Sample(c, g, compared)
-    found = {statistic.name: statistic.of(sample, sample.baseline) for statistic in STATISTICS}
-    unfinished = [run for run in g.runs if _is_unfinished(run)]
-    warnings += [f"* {g.label} is unfinished: {run}" for run in unfinished]
-    return Row(g, bool(unfinished), sample.final, {name: estimate for name, estimate in found.items() if estimate})
-
-
-def _is_unfinished(run: Run) -> bool:
-    total = run.settings.get("total_env_steps" if run.kind == "train" else "num_tasks")
-    done = len(run.borders) if run.kind == "supervised" else max(int(curve.steps[-1]) for curve in run.curves.values())
-    return isinstance(total, int) and done < total
+    found = {statistic.name: statistic.of(sample) for statistic in STATISTICS}
+    return Row(g, unfinished, sample.final, {name: estimate for name, estimate in found.items() if estimate})
 
 
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
     """The groups with only the runs that have the metric. A warning names each of the others."""
     warnings += [f"{r} has no {metric} yet and is left out" for g in groups for r in g.runs if metric not in r.curves]
-    left = [g for g in (g.only(lambda run: metric in run.curves) for g in groups) if g.tasks]
+    left = [g for g in (g.only(lambda _, run: metric in run.curves) for g in groups) if g.tasks]
     if not left:
         known = dict.fromkeys(name for g in groups for r in g.runs for name in r.curves)
         raise SettingsError(f"no run has the metric {metric!r}{nearest(metric, known)}")
     return left
 
 
-def _compared(runs: Sequence[Run], metric: str, unit: str, warnings: list[str]) -> Steps:
-    """The steps of a task that every run has."""
-    steps = shared(metric, [run.curves[metric] for run in runs])
-    if not len(steps):
-        first, last = (f(runs, key=lambda run: run.curves[metric].steps[-1]) for f in (min, max))
-        raise SettingsError(f"no {unit} has {metric} of every run, {first} and {last} among them; leave one")
-    most = max(int((run.curves[metric].steps <= steps[-1]).sum()) for run in runs)
-    if most > len(steps) and metric != OF_EPISODES:
-        warnings.append(
-            f"runs have {metric} at other {unit}s: only the {len(steps)} that all have, to {steps[-1]}, count"
-        )
-    return steps
+def _common_steps(groups: Sequence[Group], metric: str, unit: str, warnings: list[str]) -> dict[str, Steps]:
+    """The steps that every run has, of each task that every group has."""
+    every = dict.fromkeys(task for g in groups for task in g.tasks)
+    tasks = [task for task in every if all(task in g.tasks for g in groups)]
+    if not tasks:
+        raise SettingsError("no task has runs of every group; compare tasks separately")
+    for task in every:
+        if task not in tasks:
+            lacking = ", ".join(g.label for g in groups if task not in g.tasks)
+            warnings.append(f"{task} is in no statistic: there is no run of {lacking}")
+    found = {}
+    for task in tasks:
+        runs = [run for g in groups for run in g.tasks[task]]
+        steps = found[task] = shared(metric, [run.curves[metric] for run in runs])
+        if not len(steps):
+            first, last = (f(runs, key=lambda run: run.curves[metric].steps[-1]) for f in (min, max))
+            raise SettingsError(f"no {unit} has {metric} of every run, {first} and {last} among them; leave one")
+        most = max(int((run.curves[metric].steps <= steps[-1]).sum()) for run in runs)
+        if most > len(steps) and metric != OF_EPISODES:
+            of = f"only the {len(steps)} that all have, to {steps[-1]}, count"
+            warnings.append(f"{task}: runs have {metric} at other {unit}s: {of}")
+    if not any(steps[-1] for steps in found.values()):
+        warnings.append(f"{metric} was measured at step 0 alone by all: what is compared is before any training")
+    return found
 
 
-def _baseline(groups: Sequence[Group], label: str | None, warnings: list[str]) -> Group | None:
-    if label is not None:
-        if label not in (named := {g.label: g for g in groups}):
-            raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
-        return named[label]
-    periodic = [g for g in groups if method(g.settings)[1] == "periodic"]
-    plain = [g for g in groups if method(g.settings) == ("none", "none")]
-    for alike in (periodic, plain):
-        if len(alike) == 1:
-            return alike[0]
-    if len(groups) > 1:
-        warnings.append("no baseline, so no gaps: not one group alone has reset=periodic or no method; baseline=LABEL")
-    return None
+def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
+    """The factor of the values of several tasks."""
+    if metric not in ("eval/return", "train/return"):
+        return 1.0
+    if all(_is_control(run) for g in groups for run in g.runs):
+        return 1 / 1000  # the most that a return can be there
+    warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
+    return 1.0
 
 
-def _finite(scores: list[Array]) -> list[Array]:
+def _is_control(run: Run) -> bool:
+    """Whether the task of a run is one of DeepMind Control."""
+    return ":" not in str(run.settings.get("env.name", ":"))
+
+
+def _called(label: str, groups: Sequence[Group]) -> Group:
+    """The group with this label."""
+    if label not in (named := {g.label: g for g in groups}):
+        raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
+    return named[label]
+
+
+def _finite(scores: Sequence[Array]) -> list[Array]:
     return [s[np.isfinite(s)] for s in scores]
 
 
-def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
-    """``0.5 [0.2, 0.8]``."""
-    between = f" [{', '.join(map(number, estimate.interval))}]" if estimate.interval else ""
-    return number(estimate.value) + between
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def _largest(values: Iterable[float]) -> float:
+    return max(map(abs, filter(math.isfinite, values)), default=0.0)

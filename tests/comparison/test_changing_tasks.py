@@ -86,13 +86,24 @@ def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
     (row,) = c.rows
     assert row["mean"].value == 7.5
     assert row["area_under_curve"].value == pytest.approx(np.mean([50, 8, 60, 7]) + 0.5)
+    assert row["first_return"].value == np.mean(FIRST)
+    assert row["drop_of_a_task_that_returns"].value == (50 - 25 + 8 - 3) / 2 + 0.5
+    assert sorted(row["env_steps_to_recover"].runs) == [300, 300, np.inf, np.inf]
+    assert "last_minus_first_third" not in row.estimates  # 4 tasks are no 3 rounds of 2
     assert compare(of(tmp_path, name="again"), metric="task/drop").rows[0]["mean"].value == 5 + 0.5
 
 
 def test_other_metrics_are_compared_over_env_steps(tmp_path):
     c = compare(of(tmp_path), metric="eval/return")
     assert (c.unit, c.at) == ("env step", {"walker-stand, walker-walk in turn": 1200})
-    assert not {"first", "drop", "recovery"} & {*c.rows[0].estimates}
+    assert not {"first_return", "drop_of_a_task_that_returns", "env_steps_to_recover"} & {*c.rows[0].estimates}
+
+
+def test_the_last_third_is_measured_against_the_first_in_whole_rounds(tmp_path):
+    drawn = ["env=walker-stand", "env.changes=[dynamics]", *SEQUENCE[1:]]
+    (row,) = summarize(group(read(RunFolder(write_run(tmp_path / "a", drawn, {0: rows()}))))).rows
+    assert row["last_minus_first_third"].value == 7 - 50  # of 4 tasks the last and the first
+    assert "last_minus_first_task" not in row.estimates
 
 
 def test_the_fresh_agent_for_each_task_is_the_baseline_once_it_has_been_reset(tmp_path):

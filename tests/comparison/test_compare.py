@@ -99,7 +99,7 @@ def test_a_sweep_becomes_a_table_a_csv_figures_and_a_page(made):
     tmp_path, (status, out, err) = made
     assert status == 0
     assert "spectral coef=1e-3" in out
-    assert "steps to target" in out
+    assert "steps to the target" in out
     assert "fewer than 5 seeds" in err
     names = [
         "learning_curves",

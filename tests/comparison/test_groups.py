@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from conftest import refused
 from folders import curve, tasks, write_run
 
 from rl_plasticity.comparison.groups import Group, group, labels, short
 from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.table import summarize
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 
@@ -164,3 +167,34 @@ def test_settings_in_the_names_of_runs_make_groups(tmp_path):
     a, b = group([run for place in (folder, other) for run in read(RunFolder(place))])
     assert (a.label, b.label) == ("coef=1e-5", "coef=1e-3")
     assert [run.seed for run in a.runs] == [0, 1, 5]
+
+
+def test_runs_of_another_source_of_a_plug_are_not_pooled_and_a_warning_says_so(tmp_path):
+    runs = runs_of(tmp_path, *[["reg=l2", f"seed={i}"] for i in range(4)], ["reg=none"], seeds=1)
+    a, b = ({"plugin_sources": {"mine": digest * 64}} for digest in "ab")
+    for number, starts in enumerate([[a], [b], [b, b], [a, b], [a]]):
+        runs[number] = replace(runs[number], seed=number, starts=starts)
+    groups = group(runs)
+    apart = {"l2 mine=aaaaaaaa": 1, "l2 mine=bbbbbbbb": 2, "l2 mine=aaaaaaaa+bbbbbbbb": 1, "none": 1}
+    assert {g.label: len(g.runs) for g in groups} == apart
+    assert [w for w in summarize(groups).warnings if "plug mine" in w and "aaaaaaaa, bbbbbbbb" in w]
+    without = [runs[1], runs[2], replace(runs[3], starts=[])]  # what was made without the plug says nothing of it
+    (g,) = group(without)
+    assert (g.label, len(g.runs)) == ("l2", 3)
+    assert not [w for w in summarize([g]).warnings if "plug" in w]
+
+
+def test_a_branch_without_a_change_is_no_copy_of_its_run(tmp_path):
+    rows = {str(seed): curve([1.0, 2.0 + seed]) for seed in range(2)}
+    made = [
+        write_run(tmp_path / name, [f"reset={reset}"], rows)
+        for name, reset in (("a", "none"), ("b", "none"), ("c", "head"))
+    ]
+    for folder, at in zip(made[1:], (1000, 2000), strict=True):
+        config = folder / "config.yaml"
+        config.write_text(f"{config.read_text()}from: {made[0]}\nat: {at}\n")
+    groups = group([run for folder in made for run in read(RunFolder(folder))])
+    assert [g.label for g in groups] == ["none", "none at=1000", "none + head"]
+    comparison = summarize(groups)
+    assert comparison.baseline.label == "none"
+    assert [w for w in comparison.warnings if "1000, 2000" in w]

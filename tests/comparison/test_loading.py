@@ -48,8 +48,7 @@ def test_the_method_in_the_name_is_one_of_those_side_by_side_with_its_own_settin
     arguments = ["reg=[spectral,none,swr+l2]", "reg.spectral.coef=[0.01,0.1]", "reg.spectral.warmup=3"]
     spectral, none, chain = read(write_run(tmp_path / "a", arguments, {name: curve([1.0]) for name in names}))
     reg = {k: v for k, v in spectral.settings.items() if k.startswith("reg.")}
-    window = {"reg.from_update": 0, "reg.until_update": None}
-    assert reg == {"reg.name": "spectral", "reg.coef": 0.01, "reg.k": 2, "reg.warmup": 3} | window
+    assert reg == {"reg.name": "spectral", "reg.coef": 0.01, "reg.k": 2, "reg.warmup": 3}
     assert [k for k in none.settings if k.startswith("reg.")] == ["reg.name"]
     assert (chain.settings["reg.name"], chain.settings["reg.swr.coef"]) == ("swr+l2", 1e-3)
     assert spectral.seed == 3

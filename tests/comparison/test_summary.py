@@ -37,13 +37,14 @@ def test_the_table_s_numbers_are_those_by_hand(tmp_path):
     assert none["iqm"].value == 3  # of 5, one is left out at either end
     assert none["standard_error"].value == pytest.approx(np.std([1, 2, 3, 4, 100], ddof=1) / np.sqrt(5))
     assert none["area_under_curve"].value == pytest.approx(22 / 2)  # mean of 0, v/2, v
-    assert none["steps_to_reach"][::3] == (3000, "4 of 5")
+    assert none["steps_to_reach"].value == 3000
+    assert sorted(none["steps_to_reach"].runs) == [2000, 2000, 3000, 3000, np.inf]
     # against 0..4: 1 beats 1 and ties 1, 2 beats 2 and ties, ...; 100 beats 5
-    assert none["improvement"].value == pytest.approx((1.5 + 2.5 + 3.5 + 4.5 + 5) / 25)
+    assert none["probability_of_improvement"].value == pytest.approx((1.5 + 2.5 + 3.5 + 4.5 + 5) / 25)
     assert none["gap"].value == 20
     differences = np.array([1, 1, 1, 1, 96])
     np.testing.assert_allclose(none["gap"].interval, t.interval(0.95, 4, 20, sem(differences)))
-    assert none["joint"].interval == none["gap"].interval  # the one group that is measured against another
+    assert none["gap_all_at_once"].interval == none["gap"].interval  # the one group that is measured against another
     assert none["mean"].interval == pytest.approx(t.interval(0.95, 4, 22, sem([1, 2, 3, 4, 100])))
 
 
@@ -51,7 +52,7 @@ def test_seeds_are_paired_where_both_have_them_and_not_elsewhere(tmp_path):
     shifted = {seed + 2: run for seed, run in finals(5, 6, 7).items()}  # seeds 2, 3, 4
     groups = groups_of(tmp_path / "a", (STEPS, finals(1, 2, 3, 4)), (PERIODIC, shifted))
     gap = summarize(groups).rows[0]["gap"]
-    assert (gap.value, gap.note) == ((3 - 5 + 4 - 6) / 2, "2 seeds that both have")
+    assert (gap.value, gap.note) == ((3 - 5 + 4 - 6) / 2, "2 seeds")
     apart = {seed + 10: run for seed, run in finals(5, 6, 7).items()}
     gap = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2, 3, 4)), (PERIODIC, apart))).rows[0]["gap"]
     assert (gap.value, gap.note) == (2.5 - 6, "unpaired")
@@ -104,7 +105,7 @@ def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
     c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
     assert [*c.steps] == ["cheetah-run"]
     assert c.rows[0]["mean"].value == 1.5  # of one task, in its own scale
-    assert any("walker-run is left out" in w for w in c.warnings)
+    assert any("walker-run is in no statistic" in w for w in c.warnings)
 
 
 def test_returns_of_gymnasium_tasks_are_never_divided(tmp_path):
@@ -128,6 +129,21 @@ def test_supervised_runs_are_compared_by_task(tmp_path):
 def test_the_test_accuracy_is_preferred_where_all_have_it(tmp_path):
     rows = {seed: tasks([1.0, 0.8]) | curve([0.5, 0.4], "task/test_accuracy", 60) for seed in range(2)}
     assert summarize(groups_of(tmp_path, ([], rows), kind="supervised")).metric == "task/test_accuracy"
+
+
+def test_the_last_task_is_measured_against_the_first_and_online_accuracy_is_a_mean_over_tasks(tmp_path):
+    rows = {seed: tasks([1.0, 0.8, 0.5]) | curve([0.2, 0.4, 0.9], "task/online_accuracy", 60) for seed in range(2)}
+    (row,) = summarize(groups_of(tmp_path, ([], rows), kind="supervised")).rows
+    assert row["last_minus_first_task"].value == pytest.approx(-0.5)
+    assert row["online_accuracy"].value == pytest.approx(0.5)
+    assert "last_minus_first_third" not in row.estimates
+
+
+@pytest.mark.parametrize(("every", "said"), [(3001, "no head had come by then"), (2900, "too few"), (2000, None)])
+def test_a_reset_that_has_not_come_or_only_just_came_is_warned_of(tmp_path, every, said):
+    once_per_step = [*STEPS, "replay_ratio=1", "reset=head", f"reset.every_updates={every}"]
+    c = summarize(groups_of(tmp_path, (STEPS, finals(1, 2)), (once_per_step, finals(3, 4))))
+    assert [w for w in c.warnings if said and said in w] == [w for w in c.warnings if "head" in w and "seeds" not in w]
 
 
 def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_path):
@@ -158,15 +174,15 @@ def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
     assert runs == {("none", "0"): 10, ("none", "1"): 20, ("none + periodic", "0"): 1, ("none + periodic", "1"): 2}
     found = {r["statistic"]: r for r in rows if r["group"] == "none" and not r["seed"]}
     assert float(found["mean"]["value"]) == 15
-    assert float(found["gap"]["value"]) == 13.5
+    assert float(found["gap_paired"]["value"]) == 13.5
     assert found["iqm"]["low"] == ""  # of two seeds
-    assert float(found["gap"]["low"]) < 0 < float(found["gap"]["high"])  # Student's: 12.7 standard errors
-    assert float(found["improvement"]["value"]) == 1
+    assert float(found["gap_paired"]["low"]) < 0 < float(found["gap_paired"]["high"])  # Student's: 12.7 standard errors
+    assert float(found["probability_of_improvement"]["value"]) == 1
 
 
 def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
     apart = summarize(groups_of(tmp_path / "a", (STEPS, finals(10, 21, 30)), (PERIODIC, finals(1, 12, 20))))
-    assert "none is 9.33 above none + periodic on average (3 seeds that both have)" in apart.verdict()
+    assert "none is 9.3 above none + periodic on average (3 seeds)" in apart.verdict()
     assert "excludes 0. With fewer than 5 seeds" in apart.verdict()
     close = summarize(groups_of(tmp_path / "b", (STEPS, finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
     assert "includes 0" in close.verdict()
@@ -217,13 +233,13 @@ def test_a_run_that_is_not_finite_is_the_worst_in_ranks_and_in_no_mean(tmp_path)
     assert (l2["mean"].value, l2["mean"].n) == (103, 4)
     assert l2["iqm"].value == pytest.approx((100 + 102 + 104) / 3)  # of five, the one that diverged is left out below
     assert l2["iqm"].interval[0] == -inf
-    assert l2["improvement"].value == pytest.approx(4 / 5)
-    assert (l2["gap"].n, l2["gap"].note, l2["gap"].value) == (4, "4 seeds that both have", 103 - 91.5)
+    assert l2["probability_of_improvement"].value == pytest.approx(4 / 5)
+    assert (l2["gap"].n, l2["gap"].note, l2["gap"].value) == (4, "4 seeds", 103 - 91.5)
     assert c.table()[2][1] == "5 (1 not finite)"
     assert (none["mean"].n, none["area_under_curve"].n, none["area_under_curve"].value) == (5, 4, 91.5 / 2)
     assert "nan" not in c.verdict()
     rows = {(r["statistic"], r["group"]): r for r in csv.DictReader(c.to_csv().splitlines()) if not r["seed"]}
-    assert [rows[name, "l2"]["n"] for name in ("gap", "mean", "iqm")] == ["4", "4", "5"]
+    assert [rows[name, "l2"]["n"] for name in ("gap_paired", "mean", "iqm")] == ["4", "4", "5"]
 
 
 def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
@@ -242,8 +258,8 @@ def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
 def test_with_few_seeds_only_gaps_have_an_interval_and_it_is_student_s(tmp_path):
     c = summarize(groups_of(tmp_path, (STEPS, finals(110, 120)), (PERIODIC, finals(1, 2))))
     none = c.rows[0]
-    assert [none[name].interval for name in ("mean", "iqm", "improvement")] == [None] * 3
-    assert none["improvement"].value == 1
+    assert [none[name].interval for name in ("mean", "iqm", "probability_of_improvement")] == [None] * 3
+    assert none["probability_of_improvement"].value == 1
     assert none["gap"].interval == pytest.approx(t.interval(0.95, 1, 113.5, sem([109, 118])))
     assert "includes 0" not in c.verdict()  # 113.5 -+ 57.2
     alone = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2))))
@@ -255,7 +271,7 @@ def test_five_seeds_have_intervals_but_none_where_every_resample_is_the_same(tmp
     none = c.rows[0]
     assert none["mean"].interval is not None
     assert none["iqm"].interval is not None
-    assert (none["improvement"].value, none["improvement"].interval) == (
+    assert (none["probability_of_improvement"].value, none["probability_of_improvement"].interval) == (
         1,
         None,
     )  # 1.00 [1.00, 1.00] would say too much
@@ -267,10 +283,10 @@ def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_
     folders = [([f"reg.coef={i + 1}e-3", "reg=l2", *STEPS], rows) for i, rows in enumerate(noise[1:])]
     c = summarize(groups_of(tmp_path, (STEPS, noise[0]), *folders))
     best = max(c.rows, key=lambda row: row["iqm"].value)
-    low, high = best["joint"].interval
-    rows = [row for row in csv.DictReader(c.to_csv().splitlines()) if row["statistic"] == "joint"]
+    low, high = best["gap_all_at_once"].interval
+    rows = [row for row in csv.DictReader(c.to_csv().splitlines()) if row["statistic"] == "gap_all_at_once"]
     assert (float(rows[-1]["low"]), float(rows[-1]["high"])) in [
-        e.interval for row in c.rows if (e := row.estimates.get("joint"))
+        e.interval for row in c.rows if (e := row.estimates.get("gap_all_at_once"))
     ]
     assert low < best["gap"].interval[0] < best["gap"].interval[1] < high
     differences = best.final[0] - c.rows[0].final[0]
@@ -284,7 +300,7 @@ def test_the_verdict_says_which_runs_are_not_in_the_gap_and_which_group_is_unfin
     nan = float("nan")
     diverged = finals(9, 9.5, 9.75) | {3: curve([0.0, 5.0, nan]), 4: curve([0.0, 5.0, nan])}
     c = summarize(groups_of(tmp_path / "a", (STEPS, finals(1, 2, 3, 4, 5)), (["reg=l2", *STEPS], diverged)))
-    assert "l2 is 7.42 above none on average (3 seeds that both have)" in c.verdict()
+    assert "l2 is 7.42 above none on average (3 seeds)" in c.verdict()
     short = {seed: curve([5.0, 6.0]) for seed in range(2)}
     c = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2)), (["reg=l2", *STEPS], short)))
     assert "is that of l2*" in c.verdict()
@@ -300,9 +316,9 @@ def test_fewer_dormant_units_are_better(tmp_path):
     few, many = of(name, 0.1, 0.1, 0.1, 0.1, 0.3), of(name, 0.4, 0.4, 0.4, 0.4, 0.2)
     c = summarize(groups_of(tmp_path / "a", (STEPS, many), (["reg=l2", *STEPS], few)), name, target=0.2)
     none, l2 = c.rows
-    assert l2["improvement"].value == 24 / 25  # 0.3 is not below 0.2
-    assert none["steps_to_reach"].note == "1 of 5"
-    assert l2["steps_to_reach"].note == "4 of 5"
+    assert l2["probability_of_improvement"].value == 24 / 25  # 0.3 is not below 0.2
+    assert np.isfinite(none["steps_to_reach"].runs).sum() == 1
+    assert np.isfinite(l2["steps_to_reach"].runs).sum() == 4
     assert "lower is better" in c.verdict()
     assert c.verdict().count("that of l2")
     assert not any("does not say" in warning for warning in c.warnings)
@@ -313,11 +329,11 @@ def test_a_metric_without_a_direction_says_so_and_takes_one(tmp_path):
     groups = groups_of(tmp_path, (STEPS, of(name, 1, 2)), (["reg=l2", *STEPS], of(name, 3, 4)))
     for direction, improvement, said in ((None, 1, True), ("lower", 0, False)):
         c = summarize(groups, name, direction=direction)
-        assert c.rows[1]["improvement"].value == improvement
+        assert c.rows[1]["probability_of_improvement"].value == improvement
         assert any(name in warning and "does not say" in warning for warning in c.warnings) == said
     broken, whole = of("critic/dormant", np.nan, 0.1), of("critic/dormant", 0.4, 0.4)  # the worst where lower is better
     c = summarize(groups_of(tmp_path / "b", (STEPS, whole), (["reg=l2", *STEPS], broken)), "critic/dormant")
-    assert (c.rows[1]["improvement"].value, c.rows[1]["iqm"].value) == (0.5, np.inf)
+    assert (c.rows[1]["probability_of_improvement"].value, c.rows[1]["iqm"].value) == (0.5, np.inf)
     assert "that of none" in c.verdict()
 
 
