@@ -12,16 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from papers.weights import generalized_gaussian_shape, project_to_span
 from rl_plasticity import Learner
-from rl_plasticity.metrics import (
-    feature_matrix,
-    generalized_gaussian_shape,
-    project_to_span,
-    representation_change,
-    representation_distance,
-)
-from rl_plasticity.structure import HiddenUnits, activations_of, read, untouched
+from rl_plasticity.metrics import feature_matrix, representation_change
+from rl_plasticity.structure import HiddenUnits, activations_of, read, shadow
 from rl_plasticity.training.epochs import first_images, inputs
+from rl_plasticity_zoo.metrics import representation_distance
 
 LARGEST = 16_000_000  # most activations per run to keep from task to task: 64 MB
 IMAGES = 256  # most images of the first task whose activations are compared
@@ -93,8 +89,7 @@ class TaskStarts(nn.Module):
     def _activations(self) -> list[Tensor]:
         """The activations of each layer, ``[*runs, examples, units]``."""
         learner = self._learner[0]
-        with untouched(learner.net):
-            found = activations_of(learner.net, self.units, self.images)
+        found = activations_of(shadow(learner.net), self.units, self.images)
         return [rows_of_units(unit, a, learner.runs) for unit, a in zip(self.units, found, strict=True)]
 
 
@@ -158,7 +153,6 @@ class EffectiveSteps:
         for layer in self.layers:
             assert layer.weight_name is not None
             tensor = tensor_called(layer.weight_name)
-            tensor = tensor if layer.part is None else tensor.select(len(runs), layer.part)
             norms[layer.name] = torch.linalg.vector_norm(tensor.reshape(*runs, -1), dim=-1)
         return norms
 
@@ -236,14 +230,11 @@ class SpanShapes:
         def add(layer: Any) -> Callable[..., None]:
             return lambda conv, x: covariances[layer.name].add_(patches(conv, x[0], layer.runs))
 
-        hooks = [self.net.get_submodule(layer.name).register_forward_pre_hook(add(layer)) for layer in self.layers]
-        try:
-            with untouched(self.net):
-                for batch in batches:
-                    self.net(batch)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        net = shadow(self.net)
+        for layer in self.layers:
+            net.get_submodule(layer.name).register_forward_pre_hook(add(layer))
+        for batch in batches:
+            net(batch)
         shapes = {}
         for layer in self.layers:
             matrix = layer.matrix(self.net)

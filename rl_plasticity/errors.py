@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 Made = TypeVar("Made")
 
@@ -147,35 +147,3 @@ def _other_kind(what: str, name: str) -> str:
     if other is None or name not in getattr(import_module("rl_plasticity"), f"{other.upper()}S"):
         return ""
     return f": it is {'an' if other == 'intervention' else 'a'} {other}, make_{other}({name!r})"
-
-
-class Choices(dict[str, Made]):
-    """A public dict of choices by name. A plug adds to it, but cannot give a name that another module has given."""
-
-    def __init__(self, built_in: Mapping[str, Made] | None = None) -> None:
-        super().__init__()
-        self._built_in: dict[str, Made] = {}
-        self.build_in(built_in or {})
-
-    def build_in(self, choices: Mapping[str, Made]) -> None:
-        """Add the package's own choices."""
-        super().update(choices)
-        self._built_in |= choices
-
-    def __setitem__(self, name: str, choice: Made) -> None:
-        if name in self and self._built_in.get(name, choice) is not choice:
-            raise SettingsError(f"the name {name!r} is built in: give your own another one")
-        theirs, ours = (getattr(x, "__module__", None) or "" for x in (self.get(name, choice), choice))
-        typed = {"__main__", "builtins"} & {theirs, ours}  # in a session or a notebook, where names are given again
-        if theirs != ours and not typed and not theirs.startswith("rl_plasticity"):
-            raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
-        super().__setitem__(name, choice)
-
-    def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add choices, each as by an assignment."""
-        for name, choice in dict(*args, **kwargs).items():
-            self[name] = choice
-
-    def __ior__(self, choices: Any) -> Self:  # type: ignore[override,misc]
-        self.update(choices)
-        return self

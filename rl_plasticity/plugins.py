@@ -1,31 +1,130 @@
-"""Plugs: modules that add choices to the package.
+"""Plugs: modules that add choices to the package, and the public dicts that they add to.
 
-A module that is imported may add to the public dicts (`REGULARIZERS`, `INTERVENTIONS`, `AGENTS`, `NETWORKS`,
-`OPTIMIZERS`, `TASKS`, `DATA`, `METRICS`, `CALLBACKS`) and register Gymnasium environments. Its choices are as good as
-built-in ones. A plug is named on the command line (``plugins=[my_module]``, or ``env=gym:my_module:My-v0`` for one that
-registers an environment), or is an installed package with an entry point in the group ``rl_plasticity.plugins``. No
-saved file can load a module.
+A module that is imported may add to the public dicts (`NAMES`, `METRICS`, `CALLBACKS`) and register Gymnasium
+environments. Its choices are as good as built-in ones. A plug is named on the command line (``plugins=[my_module]``, or
+``env=gym:my_module:My-v0`` for one that registers an environment), or is an installed package with an entry point in
+the group ``rl_plasticity.plugins``. No saved file can load a module.
 """
 
 import hashlib
 import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self, TypeVar
 
-from rl_plasticity.errors import SettingsError, closest, first_line
+from rl_plasticity.errors import SettingsError, closest, first_line, nearest
 from rl_plasticity.settings import Setting
 
+Made = TypeVar("Made", bound=Callable[..., Any])
 Plugins = Annotated[
     Sequence[str], Setting("modules of yours that add choices, imported first: [my_module]", belongs_to="machine")
 ]
 ENTRY_POINTS = "rl_plasticity.plugins"
+NAMES: tuple[str, ...] = (
+    "ACTIVATIONS",
+    "AGENTS",
+    "AGENT_NETWORKS",
+    "AUGMENTATIONS",
+    "DATA",
+    "INTERVENTIONS",
+    "NETWORKS",
+    "OPTIMIZERS",
+)
+NAMES += ("PARAMETRIZATIONS", "REGULARIZERS", "TASKS")
 loaded: list[str] = []  # the modules that were named in this process, in order; workers import the same ones
 _sources: dict[str, tuple[object, str]] = {}  # each module's import, and the digest of its source at that time
+preset_folders: list[Path] = []  # those of plugs
+_offered: dict[str, dict[str, str]] = {name: {} for name in NAMES}  # what no public dict has taken yet
+
+
+class Choices(UserDict[str, Made]):
+    """A public dict of choices by name, which installed plugs have added to when it is read.
+
+    A plug cannot give a name that another module has given. A choice may be written ``module:NAME``; it is imported
+    when it is asked for.
+
+    Args:
+        name: that of the dict, one of `NAMES`.
+    """
+
+    def __init__(self, name: str, built_in: Mapping[str, Made] | None = None) -> None:
+        self.data = {}
+        self.name = name
+        self._built_in: dict[str, Made] = {}
+        self.build_in(built_in or {})
+
+    def build_in(self, choices: Mapping[str, Made]) -> None:
+        """Add the package's own choices."""
+        self.data |= choices
+        self._built_in |= choices
+
+    def __getitem__(self, name: str) -> Made:
+        if name not in self:
+            raise KeyError(name)
+        choice: Any = self.data[name]
+        if isinstance(choice, str):
+            module, _, attribute = choice.partition(":")
+            self.data[name] = choice = getattr(importlib.import_module(module), attribute)
+        return choice  # type: ignore[no-any-return]
+
+    def __setitem__(self, name: str, choice: Made) -> None:
+        installed()
+        if name in self.data and self._built_in.get(name, choice) is not choice:
+            raise SettingsError(f"the name {name!r} is built in: give your own another one")
+        theirs, ours = _package(self.data.get(name, choice)), _package(choice)
+        typed = {"__main__", "builtins"} & {theirs, ours}  # in a session or a notebook, where names are given again
+        if theirs != ours and not typed and theirs != "rl_plasticity":
+            raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
+        self.data[name] = choice
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or name in self._with_plugs()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._with_plugs())
+
+    def __len__(self) -> int:
+        return len(self._with_plugs())
+
+    def __ior__(self, choices: Any) -> Self:  # type: ignore[override,misc]
+        self.update(choices)
+        return self
+
+    def _with_plugs(self) -> dict[str, Made]:
+        """The choices, with those of plugs."""
+        installed()
+        offered: dict[str, Any] = _offered[self.name]
+        for name in [*offered]:
+            self[name] = offered.pop(name)
+        return self.data
+
+
+def _package(choice: Any) -> str:
+    """The package that a choice is of."""
+    home = choice if isinstance(choice, str) else getattr(choice, "__module__", None) or ""
+    return home.partition(":")[0].partition(".")[0]
+
+
+def offer(presets: Path | None = None, **choices: Mapping[str, str]) -> None:
+    """Add to public dicts without importing anything: ``offer(NETWORKS={"mine": "my_module:my_network"})``.
+
+    Args:
+        presets: a folder with ``train/NAME.yaml`` and ``supervised/NAME.yaml``.
+
+    Raises:
+        SettingsError: there is no such public dict.
+    """
+    for name, of_one in choices.items():
+        if name not in NAMES:
+            raise SettingsError(f"there is no public dict {name}{nearest(name, NAMES)}")
+        _offered[name] |= of_one
+    if presets and presets not in preset_folders:
+        preset_folders.append(presets)
 
 
 def load(plugins: Plugins = ()) -> None:
@@ -34,7 +133,7 @@ def load(plugins: Plugins = ()) -> None:
     Raises:
         SettingsError: one cannot be imported.
     """
-    _load_installed()
+    installed()
     for module in plugins:
         load_one(module, "plugins")
 
@@ -96,14 +195,19 @@ def missing(named: Iterable[str]) -> str:
 
 
 @cache
-def _load_installed() -> tuple[str, ...]:
-    """The modules of installed plugs."""
-    modules = []
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
+def installed() -> tuple[str, ...]:
+    """The modules of installed plugs, which this imports, and of the zoo where it stands beside this package.
+
+    Raises:
+        SettingsError: one cannot be imported.
+    """
+    modules = {entry.module: entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
+    if (Path(__file__).parents[1] / "rl_plasticity_zoo").is_dir():  # in a checkout that is not installed too
+        modules.setdefault("rl_plasticity_zoo", "zoo")
+    for module, name in modules.items():
         try:
-            entry.load()
+            importlib.import_module(module)
         except Exception as error:  # whatever the package raises
-            raise SettingsError(f"the installed plug {entry.name!r} ({entry.value}): {first_line(error)}") from error
-        _keep_source(entry.module)
-        modules.append(entry.module)
+            raise SettingsError(f"the installed plug {name!r} ({module}): {first_line(error)}") from error
+        _keep_source(module)
     return tuple(modules)

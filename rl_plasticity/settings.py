@@ -6,6 +6,8 @@ A setting is declared once, at the constructor that uses it::
 
 `settings_of` reads the declaration for the command line, ``--help`` and the saved settings. `checked` makes the
 constructor itself refuse a value that is out of range. An argument without an annotation has the type of its default.
+A class whose constructor ends in ``**others`` has the settings of its base class too.
+A setting that chooses from a public dict has it in its annotation: ``Annotated[str, ACTIVATIONS, Setting(...)]``.
 
 A command checks settings before it imports torch, which takes seconds. So nothing here imports torch.
 """
@@ -23,6 +25,7 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_ar
 from rl_plasticity.errors import SettingsError, closest, shown
 
 P = ParamSpec("P")
+Kind = str | tuple[Any, ...] | Mapping[str, Any]
 PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None))}
 LARGEST_INTEGER = 2**63 - 1  # that tensors, arrays and the files can hold
 LARGEST_NUMBER = 3.4028234663852886e38  # of float32; a larger number is infinity to every network
@@ -73,10 +76,10 @@ class Declared(NamedTuple):
     """A declared setting as plain data.
 
     `kinds` are the alternatives of its type. Each is the name of a type (``int``, ``NoneType``, ``Tensor``,
-    ``list[float]``), or a tuple of the possible values.
+    ``list[float]``), a tuple of the possible values, or a public dict whose names they are.
     """
 
-    kinds: tuple[str | tuple[Any, ...], ...]
+    kinds: tuple["Kind", ...]
     default: Any
     setting: Setting
 
@@ -99,16 +102,16 @@ class Declared(NamedTuple):
         for kind in self.kinds:
             if self._is(kind, value):
                 return float(value) if kind == "float" else value
-        words = [str(word) for kind in self.kinds if isinstance(kind, tuple) for word in kind]
+        words = [str(word) for kind in self.kinds if not isinstance(kind, str) for word in kind]
         close = closest(value, words) if isinstance(value, str) else None
         if isinstance(value, float) and value.is_integer() and self.accepts(int(value)):
             close = str(int(value))  # for 1e6
         hint = f"; did you mean {close!r}?" if close else _beyond(value)
         raise SettingsError(f"{name} must be {self.expected}, got {shown(value)}{hint}")
 
-    def _words(self, kind: str | tuple[Any, ...]) -> list[str]:
+    def _words(self, kind: "Kind") -> list[str]:
         bounds = self.setting.bounds()
-        if isinstance(kind, tuple):
+        if not isinstance(kind, str):
             return [str(value) for value in kind]
         if item := item_of(kind):
             items = {"str": "words", "int": f"integers{bounds}", "float": f"numbers{bounds}"}
@@ -117,7 +120,9 @@ class Declared(NamedTuple):
         others = {"bool": ["true", "false"], "str": ["a word"], "NoneType": ["null"]}
         return {**numbers, **others}[kind]
 
-    def _is(self, kind: str | tuple[Any, ...], value: Any) -> bool:
+    def _is(self, kind: "Kind", value: Any) -> bool:
+        if isinstance(kind, Mapping):
+            return isinstance(value, str) and value in kind
         if isinstance(kind, tuple):
             return any(value == choice and type(value) is type(choice) for choice in kind)
         if item := item_of(kind):
@@ -149,8 +154,11 @@ def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str
 def _all_settings_of(make: Callable[..., Any]) -> dict[str, Declared]:
     annotated: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
     hints = get_type_hints(annotated, include_extras=True)
+    parameters = inspect.signature(make).parameters
     settings: dict[str, Declared] = {}
-    for name, parameter in inspect.signature(make).parameters.items():
+    if isinstance(make, type) and make.__base__ and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        settings |= _all_settings_of(make.__base__)  # to which it passes what it does not name
+    for name, parameter in parameters.items():
         if parameter.default is not parameter.empty:
             declared = _declared(hints.get(name), parameter.default)
             if declared is not None:
@@ -182,7 +190,7 @@ def check(make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
             declared[name].checked(name, value)
 
 
-def item_of(kind: str | tuple[Any, ...]) -> str | None:
+def item_of(kind: Kind) -> str | None:
     """``int`` for ``list[int]``; None if it is no list."""
     return kind[5:-1] if isinstance(kind, str) and kind.startswith("list[") else None
 
@@ -193,6 +201,8 @@ def _declared(hint: Any, default: Any) -> Declared | None:
     if get_origin(hint) is Annotated:
         hint, *more = get_args(hint)
         setting = next((one for one in more if isinstance(one, Setting)), setting)
+        if names := [one for one in more if isinstance(one, Mapping)]:
+            return Declared((*names,), default, setting)
     if hint is None:
         if isinstance(default, list | tuple):
             hint = Sequence[type(default[0]) if default else int]  # type: ignore[misc]
@@ -202,7 +212,7 @@ def _declared(hint: Any, default: Any) -> Declared | None:
     return None if None in kinds else Declared(tuple(kind for kind in kinds if kind is not None), default, setting)
 
 
-def _kind(hint: Any) -> str | tuple[Any, ...] | None:
+def _kind(hint: Any) -> Kind | None:
     """The name of a type in `Declared`; None if it has none."""
     origin, items = get_origin(hint), get_args(hint)
     if origin is Literal:

@@ -13,7 +13,7 @@ _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601
 def augment(
     x: Tensor,
     generator: torch.Generator,
-    pad: int = 3,
+    pad: int | None = None,
     brightness: float = 0.2,
     contrast: float = 0.2,
     hue: float = 0.05,
@@ -28,7 +28,7 @@ def augment(
     Args:
         x: images ``[..., c, h, w]``, float in [0, 1] (`Data.to_unit`; standardize afterwards).
         generator: where the random numbers come from; it may be on another device than `x`.
-        pad: zeros on each side.
+        pad: zeros on each side; by default 4 for images of 64 pixels and more, else 3.
         brightness, contrast, saturation: factors are uniform in [1 - this, 1 + this].
         hue: the turn is uniform in [-this, this], where 1 is the whole circle.
 
@@ -42,6 +42,7 @@ def augment(
     ]:  # fmt: skip
         if not 0 <= value <= most:
             raise ValueError(f"{name} must be from 0 to {most}, got {value}")
+    pad = (4 if x.shape[-1] >= 64 else 3) if pad is None else pad
     if pad < 0:
         raise ValueError(f"pad must not be negative, got {pad}")
     draws = torch.rand(7, *x.shape[:-3], generator=generator, device=generator.device).to(x.device)

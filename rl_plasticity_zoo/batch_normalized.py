@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from rl_plasticity.networks.norms import StackedBatchNorm, StackedRMSNorm, through
-from rl_plasticity.networks.residual import EXPANSION, UnitLinear
 from torch import Tensor, nn
 
 from rl_plasticity.seeding import derived
+from rl_plasticity_zoo.norms import StackedBatchNorm, StackedRMSNorm, TrainedSequential
+from rl_plasticity_zoo.residual import EXPANSION, UnitLinear
 
 
-class XQC(nn.Sequential):
+class XQC(TrainedSequential):
     """BatchNorm, then blocks of linear, BatchNorm and ReLU, and a linear head: ``[runs, batch, in]`` to ``[.., out]``.
 
     The linear layers have no biases but the head's, and their rows start with unit length. It is meant to be trained
@@ -23,7 +23,7 @@ class XQC(nn.Sequential):
         width, blocks: theirs are 256 and 4 for an actor, 512 and 4 for a critic.
     """
 
-    takes_training = has_batch_norm = True
+    has_batch_norm = True
 
     def __init__(self, inputs: int, outputs: int, seeds: Sequence[int], width: int, blocks: int) -> None:
         runs, modules = len(seeds), []
@@ -32,9 +32,6 @@ class XQC(nn.Sequential):
             modules += [linear, StackedBatchNorm(width, runs, eps=1e-3), nn.ReLU()]
         head = UnitLinear(width, outputs, derived(seeds, blocks), bias=True)
         super().__init__(StackedBatchNorm(inputs, runs, eps=1e-3), *modules, head)
-
-    def forward(self, input: Tensor, training: bool = False) -> Tensor:
-        return through(self, input, training)
 
 
 class FlashSACBlock(nn.Module):
@@ -45,7 +42,7 @@ class FlashSACBlock(nn.Module):
     def __init__(self, width: int, seeds: Sequence[int]) -> None:
         super().__init__()
         inside, runs = EXPANSION * width, len(seeds)
-        self.inside = nn.Sequential(
+        self.inside = TrainedSequential(
             UnitLinear(width, inside, derived(seeds, 0)),
             StackedBatchNorm(inside, runs),
             nn.ReLU(),
@@ -55,10 +52,11 @@ class FlashSACBlock(nn.Module):
         )
 
     def forward(self, input: Tensor, training: bool = False) -> Tensor:
-        return input + through(self.inside, input, training)
+        output: Tensor = input + self.inside(input, training)
+        return output
 
 
-class FlashSAC(nn.Sequential):
+class FlashSAC(TrainedSequential):
     """BatchNorm, a linear layer, residual blocks (`FlashSACBlock`), RMSNorm and a linear head.
 
     ``[runs, batch, in] -> [runs, batch, out]``. The linear layers have no biases but the head's, and rows of unit
@@ -73,7 +71,7 @@ class FlashSAC(nn.Sequential):
         width, blocks: theirs are 128 and 2 for an actor, 256 and 2 for a critic.
     """
 
-    takes_training = has_batch_norm = True
+    has_batch_norm = True
 
     def __init__(self, inputs: int, outputs: int, seeds: Sequence[int], width: int, blocks: int) -> None:
         runs = len(seeds)
@@ -84,6 +82,3 @@ class FlashSAC(nn.Sequential):
             StackedRMSNorm(width, runs),
             UnitLinear(width, outputs, derived(seeds, 1 + blocks), bias=True),
         )
-
-    def forward(self, input: Tensor, training: bool = False) -> Tensor:
-        return through(self, input, training)

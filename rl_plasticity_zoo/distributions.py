@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rl_plasticity.agents.replay_buffer import Batch
+from rl_plasticity import Batch
 
 Projection = Literal["c51", "two_hot", "hl_gauss"]
 SMOOTHING = 0.75  # HL-Gauss's standard deviation, in gaps between atoms

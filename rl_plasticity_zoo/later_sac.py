@@ -1,4 +1,4 @@
-"""Soft actor-critic, many runs at once. `SAC.update` reads as the algorithm; each equation is a function above it."""
+"""Soft actor-critic with what later agents changed: SimbaV2, XQC, FlashSAC, BRO, SR-SAC, DroQ, REDQ."""
 
 import copy
 import math
@@ -7,121 +7,63 @@ from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
-from rl_plasticity.agents.distributions import Projection, cross_entropy, expected, hl_gauss, projected, two_hot
-from rl_plasticity.networks.norms import StackedDropout, called
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from rl_plasticity.agents.networks import AGENT_NETWORKS
-from rl_plasticity.agents.replay_buffer import Batch
+from rl_plasticity import SAC, Batch, Learner, Regularizer
+from rl_plasticity.agents import AGENT_NETWORKS
+from rl_plasticity.agents import sac as core
+from rl_plasticity.agents.sac import Bound, Temperature, sample_action
 from rl_plasticity.errors import SettingsError, choose
-from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
-from rl_plasticity.networks import ObservationNorm, RewardNorm
-from rl_plasticity.regularizers import Regularizer, Unregularized
+from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.seeding import RunStreams, derived, uniform_at
 from rl_plasticity.settings import Setting, check, checked
+from rl_plasticity_zoo.distributions import Projection, cross_entropy, expected, hl_gauss, projected, two_hot
+from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedDropout, called
 
-LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
-Bound = Literal["clamp", "tanh"]
 Over = Literal["min", "mean"]
 
 
-class Critic(nn.Module):
-    """Q(obs, act): ``[runs, batch, obs_dim], [runs, batch, act_dim] -> [runs, critics, batch]``.
-
-    Categorical critics return logits of the return's distribution, ``[runs, critics, batch, bins]``.
+class Critic(core.Critic):
+    """A critic whose networks may return logits of the return's distribution, ``[runs, critics, batch, bins]``.
 
     Args:
-        make: called with seeds for each critic; returns a network of observation and action.
-        span: the lowest and the highest atom, if the networks return logits of a distribution, not one value.
+        bins: the number of outputs; 1: a value.
 
     Attributes:
         normalize: the norm of the observations, if there is one.
     """
 
-    normalize: ObservationNorm | None
+    normalize: ObservationNorm | None = None
 
     def __init__(
-        self,
-        make: Callable[[Sequence[int]], nn.Module],
-        seeds: Sequence[int],
-        num_critics: int = 1,
-        span: tuple[float, float] | None = None,
+        self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int, bins: int
     ) -> None:
-        super().__init__()
-        self.span = span
-        self.critics = nn.ModuleList(make(derived(seeds, i)) for i in range(num_critics))
-        self.normalize = None
+        super().__init__(make, seeds, num_critics)
+        self.bins = bins
 
     def forward(self, obs: Tensor, act: Tensor, training: bool = False) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)
         values = [called(critic, both, training) for critic in self.critics]
-        return torch.stack(values if self.span else [q.squeeze(-1) for q in values], dim=1)
+        return torch.stack(values if self.bins > 1 else [q.squeeze(-1) for q in values], dim=1)
 
 
-class Actor(nn.Module):
-    """Mean and log_std of the Gaussian before the tanh: ``[runs, batch, obs_dim] -> 2 x [runs, batch, act_dim]``.
+class Actor(core.Actor):
+    """An actor whose observations may be normalized, and whose network may have BatchNorm or dropout."""
 
-    Args:
-        bound: how log_std is kept within its bounds, see `bounded_log_std`.
-    """
-
-    def __init__(self, trunk: nn.Module, normalize: ObservationNorm | None = None, bound: Bound = "clamp") -> None:
-        super().__init__()
-        self.trunk, self.normalize, self.bound = trunk, normalize, bound
+    def __init__(self, trunk: nn.Module, normalize: ObservationNorm | None, bound: Bound) -> None:
+        super().__init__(trunk, bound)
+        self.normalize = normalize
 
     def forward(self, obs: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
         seen = obs if self.normalize is None else self.normalize(obs)
         mean, log_std = called(self.trunk, seen, training).chunk(2, dim=-1)
-        return mean, bounded_log_std(log_std, self.bound)
-
-
-class Temperature(nn.Module):
-    """alpha = exp(log_alpha), ``[runs]``."""
-
-    def __init__(self, init: float, runs: int) -> None:
-        super().__init__()
-        self.runs = (runs,)
-        self.log_alpha = nn.Parameter(torch.full((runs,), math.log(init)))
-
-    def forward(self) -> Tensor:
-        return self.log_alpha.exp()
-
-
-def bounded_log_std(x: Tensor, bound: Bound) -> Tensor:
-    """The log standard deviation in [-10, 2], from the network's output x.
-
-    "clamp": x clipped; outside the bounds its gradient is 0. "tanh": -10 + 6 (1 + tanh(x)), whose gradient is never 0.
-    At x = 0 the standard deviation is 1 with "clamp" and exp(-4), about 0.018, with "tanh".
-    """
-    if bound == "clamp":
-        return x.clamp(LOG_STD_MIN, LOG_STD_MAX)
-    return LOG_STD_MIN + 0.5 * (LOG_STD_MAX - LOG_STD_MIN) * (1 + x.tanh())
-
-
-def sample_action(gaussian: tuple[Tensor, Tensor], noise: Tensor) -> tuple[Tensor, Tensor]:
-    """For mean and log_std: the action tanh(u), u = mean + std * noise, and its log-probability ``[runs, batch]``.
-
-    log pi = sum over dimensions of log N(u; mean, std) - log(1 - tanh(u)^2)   (Haarnoja et al. 2018, Appendix C),
-    with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not overflow.
-    """
-    mean, log_std = gaussian
-    u = mean + log_std.exp() * noise
-    log_normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-    log_slope = 2 * (math.log(2) - u - F.softplus(-2 * u))
-    return u.tanh(), (log_normal - log_slope).sum(-1)
+        return mean, core.bounded_log_std(log_std, self.bound)
 
 
 def over_critics(q: Tensor, how: Over) -> Tensor:
-    """The least or the mean value of the critics: ``[runs, critics, batch] -> [runs, batch]``."""
-    return q.amin(1) if how == "min" else q.mean(1)
-
-
-def bellman_target(batch: Batch, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor, how: Over = "min") -> Tensor:
-    """r + discount * (min or mean over critics of Q_target(s', a') - alpha log pi(a'|s')), ``[runs, batch]``."""
-    soft_value = over_critics(next_q, how) - alpha.unsqueeze(1) * next_log_prob
-    return batch.reward + batch.discount * soft_value
+    """The least or the mean value of the critics: ``[runs, critics, batch] -> [runs, 1, batch]``."""
+    return q.amin(1, keepdim=True) if how == "min" else q.mean(1, keepdim=True)
 
 
 def distribution_over_critics(logits: Tensor, q: Tensor, how: Over) -> Tensor:
@@ -138,11 +80,6 @@ def distribution_over_critics(logits: Tensor, q: Tensor, how: Over) -> Tensor:
     return probs.gather(1, least).squeeze(1)
 
 
-def critic_loss(q: Tensor, target: Tensor) -> Tensor:
-    """Mean over the batch and sum over critics of (Q(s, a) - target)^2, ``[runs]``."""
-    return (q - target.unsqueeze(1)).square().mean(-1).sum(1)
-
-
 def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Mean over the batch and sum over critics of the cross-entropy of the target distribution, ``[runs]``.
 
@@ -151,11 +88,6 @@ def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
         target: probabilities ``[runs, batch, bins]``.
     """
     return cross_entropy(logits, target.unsqueeze(1)).mean(-1).sum(1)
-
-
-def actor_loss(q: Tensor, log_prob: Tensor, alpha: Tensor, how: Over = "min") -> Tensor:
-    """Mean of alpha log pi(a|s) - min or mean over critics of Q(s, a), ``[runs]``."""
-    return (alpha.unsqueeze(1) * log_prob - over_critics(q, how)).mean(-1)
 
 
 def entropy_target(rule: float | str | None, act_dim: int, sigma: float) -> float:
@@ -172,20 +104,8 @@ def entropy_target(rule: float | str | None, act_dim: int, sigma: float) -> floa
     return -act_dim / (1 if rule == "full" else 2)
 
 
-def temperature_loss(scale: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
-    """scale * (entropy - target entropy), ``[runs]``; scale is alpha, or log alpha."""
-    return scale * (entropy - target_entropy)
-
-
-class SAC(nn.Module):
-    """Soft actor-critic (Haarnoja et al. 2018) as in Nikishin et al. (2022) and D'Oro et al. (2023), for many runs.
-
-    Deviations from them, following Lewandowski et al. (2024): LayerNorm between linear layer and ReLU, and one critic.
-    Another one: the log standard deviation is clipped to [-10, 2]. Their code, and that of SimBa and SimbaV2, squashes
-    it by a tanh into the same bounds, which is ``log_std="tanh"``, the default with these papers' networks.
-
-    What later agents changed are settings; the presets ``simba_v2``, ``xqc``, ``flash_sac``, ``bro``, ``sr_sac``,
-    ``droq`` and ``redq`` of the command ``train`` set them together:
+class LaterSAC(SAC):
+    """`SAC` with the settings of later agents, which the presets of their names set together.
 
     - ``critic="categorical"``: critics learn a distribution of the return over `bins` atoms from `least_return` to
       `greatest_return` by cross-entropy. The target is the distribution of r + discount (z - alpha log pi), projected
@@ -194,21 +114,18 @@ class SAC(nn.Module):
     - ``target_critics``: each target takes this number of critics, drawn anew at each update (REDQ).
     - ``target_over``, ``actor_over``: the least or the mean value of the critics, in the target and for the actor.
     - ``actor_every_updates``: between them only the critics learn (`update_critic`). All runs share one count.
-    - ``lr_end``: the learning rate falls linearly to it, as strengths do that are learning rate * decay.
+    - ``lr_end``: the learning rate falls linearly to it.
     - ``num_steps``: targets of the rewards of several env steps. Entropies within them do not count.
 
-    Args:
-        obs_dim, act_dim: sizes of observations and actions. Actions are in [-1, 1].
-        seeds: one seed for each run.
-        regularize: makes the regularizer of a network; called for actor and critic, never for target or temperature.
-        network: a name in `AGENT_NETWORKS`.
-        of_network: settings of that network.
+    A network may say ``normalizes_obs = True`` and ``squashes_log_std = True``, which are then the defaults. One with
+    ``takes_training = True`` is called with ``training=True`` where it learns. If it has ``has_batch_norm = True`` too,
+    critics see a batch's observations and next observations as one batch (CrossQ), and the actor's loss reads their
+    running statistics.
 
     Raises:
         SettingsError: a setting out of range, or settings that do not fit each other.
     """
 
-    losses = ("critic/loss", "actor/loss")
     support: Tensor
     subset_key: Tensor
     subsets: Tensor
@@ -273,36 +190,28 @@ class SAC(nn.Module):
         device: str | torch.device = "cpu",
         **of_network: Any,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         if not least_return < greatest_return:
             raise SettingsError(f"least_return={least_return:g} must be below greatest_return={greatest_return:g}")
         if normalize_reward and greatest_return <= 0:
             raise SettingsError(f"normalize_reward=true needs greatest_return above 0, got {greatest_return:g}")
         if target_critics is not None and target_critics > num_critics:
             raise SettingsError(f"target_critics={target_critics} must be at most num_critics={num_critics}")
-        if lr_end is not None and lr_decay_updates == "auto":
-            raise SettingsError("lr_end needs lr_decay_updates, a number of updates; only a command knows its run's")
-        if lr_end is not None and not lr:
-            raise SettingsError("lr_end needs lr above 0")
-        if lr_end is not None and lr_end > lr:
-            raise SettingsError(f"lr_end={lr_end:g} must be at most lr={lr:g}, from which it falls")
         self.act_dim, self.tau, self.discount, self.num_steps = act_dim, tau, discount, num_steps
         self.target_entropy = entropy_target(target_entropy, act_dim, target_sigma)
-        self.learns_log_alpha = temperature_loss == "log_alpha"
+        self.learns_log_alpha, self.is_categorical = temperature_loss == "log_alpha", critic == "categorical"
         self.projection, self.target_critics = projection, target_critics if target_critics != num_critics else None
         self.target_over, self.actor_over, self.actor_every_updates = target_over, actor_over, actor_every_updates
-        self.is_categorical = critic == "categorical"
         make = choose(AGENT_NETWORKS, network, of_network, "network")
         check(AGENT_NETWORKS[network], of_network)
+        outputs = bins if self.is_categorical else 1
 
         def norm(net: nn.Module, seeds: Sequence[int]) -> ObservationNorm | None:
             wanted = getattr(net, "normalizes_obs", False) if normalize_obs is None else normalize_obs
             return ObservationNorm(obs_dim, len(seeds)) if wanted else None
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
-            outputs = bins if self.is_categorical else 1
-            one = lambda own: make(obs_dim + act_dim, outputs, own, "critic")  # noqa: E731
-            net = Critic(one, seeds, num_critics, (least_return, greatest_return) if self.is_categorical else None)
+            net = Critic(lambda own: make(obs_dim + act_dim, outputs, own, "critic"), seeds, num_critics, outputs)
             net.normalize = norm(net.critics[0], seeds)
             return net
 
@@ -311,13 +220,11 @@ class SAC(nn.Module):
             by_network: Bound = "tanh" if getattr(trunk, "squashes_log_std", False) else "clamp"
             return Actor(trunk, norm(trunk, seeds), by_network if log_std is None else log_std)
 
-        def make_temperature(seeds: Sequence[int]) -> nn.Module:
-            return Temperature(init_alpha, len(seeds))
-
         adam = partial(Adam, lr=lr)
         self.critic = Learner(make_critic, derived(seeds, 0), regularize, adam, device=device)
         self.actor = Learner(make_actor, derived(seeds, 1), regularize, adam, device=device)
-        self.temperature = Learner(make_temperature, derived(seeds, 2), Unregularized, adam, device=device)
+        alpha = lambda seeds: Temperature(init_alpha, len(seeds))  # noqa: E731
+        self.temperature = Learner(alpha, derived(seeds, 2), Unregularized, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
         for module in self.critic_target.modules():
             if isinstance(module, StackedDropout):
@@ -331,14 +238,21 @@ class SAC(nn.Module):
             keys = [seed & 0xFFFFFFFF for seed in derived(seeds, 4)]
             self.register_buffer("subset_key", torch.tensor(keys, device=device))
             self.register_buffer("subsets", torch.zeros_like(self.subset_key))
-        self.lr_range = None if lr_end is None else (lr, lr_end)
-        if lr_end is not None:
-            self.lr_decay_updates = float(lr_decay_updates)
-            self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
+        self._let_fall(lr, lr_end, lr_decay_updates, device)
 
-    def noise(self, updates: int, batch_size: int) -> Tensor:
-        """Standard normal ``[updates, 2, runs, batch, act_dim]``, for the next action and the action in each update."""
-        return self.streams.normal(updates, 2, batch_size, self.act_dim).movedim(0, 2)
+    def _let_fall(self, lr: float, end: float | None, over: int | str, device: str | torch.device) -> None:
+        """Let the learning rate fall from `lr` to `end` over this number of updates; None: it stays."""
+        self.lr_range = None if end is None else (lr, end)
+        if end is None:
+            return
+        if over == "auto":
+            raise SettingsError("lr_end needs lr_decay_updates, a number of updates; only a command knows its run's")
+        if not lr:
+            raise SettingsError("lr_end needs lr above 0")
+        if end > lr:
+            raise SettingsError(f"lr_end={end:g} must be at most lr={lr:g}, from which it falls")
+        self.lr_decay_updates = float(over)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
 
     def observe_(self, obs: Tensor) -> None:
         """Take the observations ``[runs, obs_dim]`` of the next actions into the running statistics."""
@@ -346,12 +260,6 @@ class SAC(nn.Module):
             norm = cast(Actor | Critic, net).normalize
             if norm is not None:
                 norm.observe_(obs)
-
-    @torch.no_grad()
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Actions ``[runs, n, act_dim]`` for ``[runs, n, obs_dim]``: tanh(mean) without `noise`, sampled with it."""
-        gaussian = self.actor.net(obs)
-        return gaussian[0].tanh() if noise is None else sample_action(gaussian, noise)[0]
 
     def observe_reward_(self, reward: Tensor, ended: Tensor) -> None:
         """Take the rewards ``[runs]`` of an env step into the running statistics; `ended`: its episode's last one."""
@@ -368,15 +276,7 @@ class SAC(nn.Module):
         return expected(values, self.support) if self.is_categorical else values
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """One gradient update of critic, target, actor and temperature.
-
-        Args:
-            batch: ``[runs, batch, ...]``.
-            noise: ``[2, runs, batch, act_dim]``, see `noise`.
-
-        Returns:
-            Detached metrics, each ``[runs]``.
-        """
+        """One gradient update of critic, target, actor and temperature; see `SAC.update`."""
         of_critic, of_actor = self.update_critic(batch, noise), self._update_actor(batch, noise[1])
         losses = {name: metrics[name] for name, metrics in zip(self.losses, (of_critic, of_actor), strict=True)}
         return losses | of_critic | of_actor
@@ -406,13 +306,13 @@ class SAC(nn.Module):
         act, log_prob = sample_action(self.actor.net(batch.obs, training=True), noise)
         # BatchNorm of the critics takes running statistics here, and dropout draws, as where their sources do.
         q = self.expected(self.critic.net(batch.obs, act, training=not self.joins_batches))
-        loss = actor_loss(q, log_prob, alpha, self.actor_over)
+        loss = core.actor_loss(over_critics(q, self.actor_over), log_prob, alpha)
         of_actor = self.actor.minimize(loss, (batch.obs,))
 
         entropy = -log_prob.detach().mean(-1)
         temperature = cast(Temperature, self.temperature.net)
         scale = temperature.log_alpha if self.learns_log_alpha else temperature()
-        self.temperature.minimize(temperature_loss(scale, entropy, self.target_entropy))
+        self.temperature.minimize(scale * (entropy - self.target_entropy))
         metrics = {"actor/loss": loss.detach(), **{f"actor/{name}": value for name, value in of_actor.items()}}
         return metrics | {"entropy": entropy}
 
@@ -439,28 +339,33 @@ class SAC(nn.Module):
         if self.reward_norm is not None:
             batch = batch._replace(reward=self.reward_norm(batch.reward))
         if self.target_critics is not None:
-            following = self._some_critics(following)
-        q, how = self.expected(following), self.target_over
-        if not self.is_categorical:
-            return bellman_target(batch, q, next_log_prob, alpha, how)
-        if self.projection == "c51":
-            probs = distribution_over_critics(following, q, how)
+            following = self._drawn_critics(following)
+        q = self.expected(following)
+        if self.is_categorical and self.projection == "c51":
+            probs = distribution_over_critics(following, q, self.target_over)
             return projected(batch, probs, self.support, alpha.unsqueeze(1) * next_log_prob)
-        encode = two_hot if self.projection == "two_hot" else hl_gauss
-        return encode(bellman_target(batch, q, next_log_prob, alpha, how), self.support)
+        target = core.bellman_target(batch, over_critics(q, self.target_over), next_log_prob, alpha)
+        if not self.is_categorical:
+            return target
+        return (two_hot if self.projection == "two_hot" else hl_gauss)(target, self.support)
 
-    def _some_critics(self, values: Tensor) -> Tensor:
+    @torch.no_grad()
+    def target(self, batch: Batch, noise: Tensor) -> Tensor:
+        """What the critics are to return for a batch, without training."""
+        next_act, next_log_prob = sample_action(self.actor.net(batch.next_obs), noise)
+        following = self.critic_target(batch.next_obs, next_act)
+        return self._target(batch, following, next_log_prob, self.temperature.net())
+
+    def _drawn_critics(self, values: Tensor) -> Tensor:
         """The values ``[runs, critics, ...]`` of `target_critics` of them, drawn without replacement for each run."""
         draws = uniform_at(self.subset_key, values.shape[1], self.subsets)
         self.subsets.add_(1)
         chosen = draws.argsort(-1)[:, : self.target_critics]
-        index = chosen.reshape(*chosen.shape, *[1] * (values.ndim - 2)).expand(-1, -1, *values.shape[2:])
-        some: Tensor = values.gather(1, index)
-        return some
+        return values.take_along_dim(chosen.reshape(*chosen.shape, *[1] * (values.ndim - 2)), 1)
 
     def critic_loss(self, values: Tensor, target: Tensor) -> Tensor:
         """The critics' loss ``[runs]``, for what their networks return."""
-        return (categorical_loss if self.is_categorical else critic_loss)(values, target)
+        return (categorical_loss if self.is_categorical else core.critic_loss)(values, target)
 
     def _decay_lr_(self) -> None:
         """Count an update, and set the learning rates of this one."""
@@ -469,24 +374,8 @@ class SAC(nn.Module):
         start, end = self.lr_range
         share = 1 + (end / start - 1) * (self.updates.double() / self.lr_decay_updates).clamp(max=1)
         for learner in (self.critic, self.actor, self.temperature):
-            learner.set_lr_(start, share)
+            learner.optimizer.lr.copy_(start * share)
         self.updates.add_(1)
-
-    # --- what interventions need ----------------------------------------------------------------------------------
-
-    @property
-    def learners(self) -> dict[str, Learner]:
-        """The learners whose networks can lose plasticity, so without the temperature."""
-        return {"critic": self.critic, "actor": self.actor}
-
-    @property
-    def followers(self) -> dict[str, nn.Module]:
-        """The networks that track a learner's network."""
-        return {"critic": self.critic_target}
-
-    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
-        """The inputs of each learner's network in a batch."""
-        return {"critic": (batch.obs, batch.act), "actor": (batch.obs,)}
 
     @torch.no_grad()
     def example_losses(
@@ -494,13 +383,13 @@ class SAC(nn.Module):
     ) -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
         """For metrics: each learner's loss ``[runs]`` as a function of its network's output, and further arguments."""
         alpha = self.temperature.net()
-        next_act, next_log_prob = sample_action(self.actor.net(batch.next_obs), noise[0])
-        target = self._target(batch, self.critic_target(batch.next_obs, next_act), next_log_prob, alpha)
 
         def of_actor(gaussian: tuple[Tensor, Tensor], obs: Tensor, noise: Tensor) -> Tensor:
             act, log_prob = sample_action(gaussian, noise)
-            return actor_loss(self.expected(self.critic.net(obs, act)), log_prob, alpha, self.actor_over)
+            q = over_critics(self.expected(self.critic.net(obs, act)), self.actor_over)
+            return core.actor_loss(q, log_prob, alpha)
 
+        target = self.target(batch, noise[0])
         return {"critic": (self.critic_loss, (target,)), "actor": (of_actor, (batch.obs, noise[1]))}
 
     def restart_(self, runs: Tensor | None = None) -> None:
@@ -509,8 +398,6 @@ class SAC(nn.Module):
         Running statistics of observations do not change. They belong to the data, which stay in the replay buffer.
         """
         statistics = {name: value.clone() for name, value in self.named_buffers() if ".normalize." in name}
-        for learner in (self.critic, self.actor, self.temperature):
-            learner.restart_(runs)
-        copy_runs_(self.critic_target, self.critic.net, runs)
+        super().restart_(runs)
         for name, value in statistics.items():
             self.get_buffer(name).copy_(value)

@@ -1,4 +1,4 @@
-"""Norms and dropout of the later agents' networks."""
+"""Norm layers and dropout, and running statistics of observations and rewards."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,40 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.seeding import derived, uniform_at
+
+
+class MeanOnlyBatchNorm2d(nn.Module):
+    """y = x - mean(x) + shift: ``[batch, n, h, w] -> [batch, n, h, w]``, each channel's mean over batch and pixels.
+
+    In evaluation mode the running mean, as in ``nn.BatchNorm2d``. It has no gain and lets the scale through, so to
+    regularizers it is no norm layer but a shift: SWR scales it as a bias, `spectral` draws it to zero, and what
+    rescales single units before it, as WRS, changes the function.
+
+    Source: Salimans and Kingma (2016), arXiv 1602.07868, section 4; with bounded weight normalization in Hoffer et al.
+    (2018) and in Liu et al. (2021), Fig. 6b.
+    """
+
+    layer_role = "shift"
+    running_mean: Tensor
+
+    def __init__(self, features: int, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self.bias = nn.Parameter(torch.empty(features))
+        self.register_buffer("running_mean", torch.empty(features))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Shift and running mean are zero."""
+        nn.init.zeros_(self.bias)
+        self.running_mean.zero_()
+
+    def forward(self, input: Tensor) -> Tensor:
+        mean = self.running_mean
+        if self.training:
+            mean = input.mean((0, 2, 3))
+            self.running_mean.lerp_(mean.detach(), self.momentum)
+        return input - (mean - self.bias)[:, None, None]
 
 
 class StackedBatchNorm(nn.BatchNorm1d):
@@ -87,17 +121,21 @@ class StackedDropout(nn.Module):
         return torch.where(draws >= self.rate, input / (1 - self.rate), 0.0)
 
 
+class TrainedSequential(nn.Sequential):
+    """Modules in a row, each `called`."""
+
+    takes_training = True
+
+    def forward(self, input: Tensor, training: bool = False) -> Tensor:
+        for module in self:
+            input = called(module, input, training)
+        return input
+
+
 def called(module: nn.Module, input: Tensor, training: bool) -> Tensor:
     """The module's output. Modules with ``takes_training``, those with BatchNorm or dropout, are told if they train."""
     output: Tensor = module(input, training) if getattr(module, "takes_training", False) else module(input)
     return output
-
-
-def through(modules: nn.Sequential, input: Tensor, training: bool) -> Tensor:
-    """The output of the modules in a row, each `called`."""
-    for module in modules:
-        input = called(module, input, training)
-    return input
 
 
 def _take_(value: Tensor, mean: Tensor, variance: Tensor, count: Tensor) -> None:
@@ -118,15 +156,15 @@ class ObservationNorm(nn.Module):
     Source: "RSNorm" of Lee et al. (2024), arXiv 2410.09754, as in their code (github.com/SonyResearch/simba).
     """
 
+    is_statistics = True
     mean: Tensor
     variance: Tensor
     count: Tensor
 
     def __init__(self, features: int, runs: int) -> None:
         super().__init__()
-        self.register_buffer("mean", torch.zeros(runs, features, dtype=torch.float64))
-        self.register_buffer("variance", torch.ones(runs, features, dtype=torch.float64))
-        self.register_buffer("count", torch.full((runs, 1), 1e-4, dtype=torch.float64))
+        for name, width, start in (("mean", features, 0.0), ("variance", features, 1.0), ("count", 1, 1e-4)):
+            self.register_buffer(name, torch.full((runs, width), start, dtype=torch.float64))
 
     def forward(self, input: Tensor) -> Tensor:
         mean, deviation = self.mean.unsqueeze(1), (self.variance + 1e-8).sqrt().unsqueeze(1)

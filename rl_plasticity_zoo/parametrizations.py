@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.networks import Injectable
 from rl_plasticity.structure import Structure, read
 
 Kind = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -58,7 +59,7 @@ def standardize_weights_(net: nn.Module, only: Collection[str] | None = None, ep
         only: names of the layers to standardize instead, linear ones too.
 
     Raises:
-        SettingsError: there is no such layer.
+        SettingsError: there is no such layer, or there is room for an injection.
         ValueError: it is not known which layers a norm layer follows, a name in `only` that is none, or a layer that is
             parametrized already.
     """
@@ -83,7 +84,7 @@ def bound_weight_norms_(net: nn.Module, only: Collection[str] | None = None) -> 
         only: names of the layers instead.
 
     Raises:
-        SettingsError: there is no such layer.
+        SettingsError: there is no such layer, or there is room for an injection.
         ValueError: it is not known which are the output layers, a name in `only` that is none, or a layer that is
             parametrized already.
     """
@@ -107,6 +108,10 @@ def _known(net: nn.Module) -> Structure:
 
 
 def _parametrize_(net: nn.Module, only: Collection[str], make: Callable[[Tensor, tuple[int, ...]], nn.Module]) -> None:
+    if any(isinstance(module, Injectable) for module in net.modules()):
+        raise SettingsError(
+            "parametrization and injected_layers do not go together: the copies of an injection hold plain weights"
+        )
     layers = _layers_of(net)
     if unknown := set(only) - set(layers):
         raise ValueError(f"only must name linear or convolution layers ({', '.join(layers)}), got {sorted(unknown)}")

@@ -1,99 +1,34 @@
-"""Deep Q-networks for discrete actions, many runs at once. `DQN.update` reads as the algorithm."""
+"""Deep Q-networks with two parts of Rainbow: dueling networks, and distributions of the return (C51)."""
 
-import copy
-import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import torch
-from rl_plasticity.agents.distributions import cross_entropy, expected, projected
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from rl_plasticity.agents.networks import AGENT_NETWORKS
-from rl_plasticity.agents.replay_buffer import Batch
-from rl_plasticity.errors import SettingsError, choose
-from rl_plasticity.learning.learner import Learner, copy_runs_
-from rl_plasticity.learning.optimizers import Adam, Optimizer, RMSprop
-from rl_plasticity.regularizers import Regularizer, Unregularized
-from rl_plasticity.seeding import RunStreams, derived
-from rl_plasticity.settings import Setting, check, checked
-from rl_plasticity.structure.layer import per_run
-
-Loss = Literal["huber", "mse"]
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adam": Adam,
-    "rmsprop": partial(RMSprop, alpha=0.95, eps=0.01, centered=True),
-}
+from rl_plasticity import Batch, Regularizer
+from rl_plasticity.agents import DQN
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.regularizers import Unregularized
+from rl_plasticity.settings import Setting, checked
+from rl_plasticity_zoo.distributions import cross_entropy, expected, projected
 
 
-class ActionValues(nn.Module):
-    """What a network expects of each action: ``[runs, batch, obs_dim] -> [runs, batch, actions, atoms]``.
+class Rainbow(DQN):
+    """`DQN` with two more settings (Hessel et al. 2018, "Rainbow").
 
-    With several atoms these are the logits of a distribution of the return, with one they are Q(s, a). A dueling
-    network has one output more, the value V(s), and the others are advantages: Q(s, a) = V(s) + A(s, a) - mean over a'
-    A(s, a') (Wang et al. 2016, equation 9; there value and advantages have hidden layers of their own).
-    """
-
-    def __init__(self, trunk: nn.Module, num_actions: int, atoms: int, dueling: bool) -> None:
-        super().__init__()
-        self.trunk, self.dueling = trunk, dueling
-        self.shape = (num_actions + dueling, atoms)
-
-    def forward(self, obs: Tensor) -> Tensor:
-        output: Tensor = self.trunk(obs).unflatten(-1, self.shape)
-        if not self.dueling:
-            return output
-        value, advantage = output[..., :1, :], output[..., 1:, :]
-        return value + advantage - advantage.mean(-2, keepdim=True)
-
-
-def chosen(values: Tensor, act: Tensor) -> Tensor:
-    """The values ``[runs, batch, atoms]`` of the actions ``[runs, batch, 1]`` among those of all actions."""
-    index = act.long().unsqueeze(-1).expand(-1, -1, -1, values.shape[-1])
-    return values.gather(2, index).squeeze(2)
-
-
-def bellman_target(batch: Batch, next_q: Tensor) -> Tensor:
-    """r + discount * Q_target(s', a'), ``[runs, batch]``; `next_q` is Q_target at the chosen a'."""
-    return batch.reward + batch.discount * next_q
-
-
-def value_loss(q: Tensor, target: Tensor, kind: Loss) -> Tensor:
-    """Mean over the batch of (Q(s, a) - target)^2, or of Huber's loss with its border at 1, ``[runs]``."""
-    loss = F.mse_loss if kind == "mse" else F.smooth_l1_loss
-    return loss(q, target, reduction="none").mean(-1)
-
-
-class DQN(nn.Module):
-    """Deep Q-learning with a target network (Mnih et al. 2015) for many runs, with its usual extensions.
-
-    - ``double``: the network itself chooses the next action, the target network values it (van Hasselt et al. 2016,
-      equation 4).
-    - ``num_steps``: n-step returns (Sutton 1988, as in Rainbow).
-    - ``dueling``: see `ActionValues`.
-    - ``atoms=51``: the distribution of the return, C51 (Bellemare et al. 2017).
-
-    Explores by epsilon-greedy actions. Epsilon falls linearly with the env steps, those with random actions included.
+    - ``dueling``: the network has one output more, the value V(s), and the others are advantages: Q(s, a) = V(s) +
+      A(s, a) - mean over a' A(s, a') (Wang et al. 2016, equation 9; there both have hidden layers of their own).
+    - ``atoms=51``: for each action the network returns logits of the distribution of the return, C51 (Bellemare et al.
+      2017).
 
     Args:
-        obs_shape: shape of an observation, (channels, height, width) of an image. The agent gets it flat.
-        num_actions: number of actions.
-        seeds: one seed for each run.
-        regularize: makes the regularizer of the network; never called for the target network.
-        network: a name in `AGENT_NETWORKS`.
-        of_network: settings of that network.
+        of_dqn: settings of `DQN`.
 
     Raises:
         SettingsError: a setting out of range.
     """
 
-    takes_discrete_actions = True
-    losses = ("critic/loss",)
-    epsilon_range: tuple[float, float]
-    env_steps: Tensor
-    updates: Tensor
     support: Tensor
 
     @checked
@@ -104,154 +39,51 @@ class DQN(nn.Module):
         seeds: Sequence[int],
         regularize: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[str, Setting("kind of network")] = "mlp",
-        double: Annotated[bool, Setting("the network chooses the next action, the target network values it")] = True,
         dueling: Annotated[bool, Setting("outputs for the value of the state and for advantages")] = False,
         atoms: Annotated[int, Setting("atoms of the return's distribution (C51: 51); 1: its mean only", least=1)] = 1,
         least_return: Annotated[float, Setting("the lowest atom")] = -10.0,
         greatest_return: Annotated[float, Setting("the highest atom")] = 10.0,
-        num_steps: Annotated[int, Setting("env steps of a return before the bootstrap", least=1, most=100)] = 1,
-        loss: Annotated[Loss, Setting("loss of a value's error; with several atoms it is the cross-entropy")] = "huber",
-        optimizer: Annotated[
-            Literal["adam", "rmsprop"], Setting("rmsprop: centered, alpha 0.95, eps 0.01, as for MinAtar")
-        ] = "adam",
-        lr: Annotated[float, Setting("learning rate", least=0)] = 3e-4,
-        discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,
-        target_every_updates: Annotated[
-            int, Setting("updates between two copies to the target network", least=1)
-        ] = 1000,
-        epsilon_start: Annotated[float, Setting("share of random actions at the start", least=0, most=1)] = 1.0,
-        epsilon_end: Annotated[float, Setting("share of random actions at last", least=0, most=1)] = 0.1,
-        epsilon_env_steps: Annotated[int, Setting("env steps over which that share falls", least=1)] = 100_000,
         device: str | torch.device = "cpu",
-        **of_network: Any,
+        **of_dqn: Any,
     ) -> None:
-        super().__init__()
         if not least_return < greatest_return:
             raise SettingsError(f"least_return={least_return:g} must be below greatest_return={greatest_return:g}")
-        self.num_actions, self.atoms, self.is_double, self.loss = num_actions, atoms, double, loss
-        self.num_steps, self.discount, self.target_every_updates = num_steps, discount, target_every_updates
-        self.epsilon_range, self.epsilon_env_steps = (epsilon_start, epsilon_end), epsilon_env_steps
-        make = choose(AGENT_NETWORKS, network, of_network, "network")
-        check(AGENT_NETWORKS[network], of_network)
-        inputs = obs_shape if getattr(AGENT_NETWORKS[network], "takes_images", False) else math.prod(obs_shape)
-
-        def make_critic(seeds: Sequence[int]) -> nn.Module:
-            trunk = make(inputs, (num_actions + dueling) * atoms, seeds, "critic")
-            return ActionValues(trunk, num_actions, atoms, dueling)
-
-        optimize = partial(OPTIMIZERS[optimizer], lr=lr)
-        self.critic = Learner(make_critic, derived(seeds, 0), regularize, optimize, device=device)
-        self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
-        self.streams = RunStreams(derived(seeds, 1), device)
+        super().__init__(obs_shape, (num_actions + dueling) * atoms, seeds, regularize, device=device, **of_dqn)
+        self.num_actions, self.atoms, self.dueling = num_actions, atoms, dueling
         self.register_buffer("support", torch.linspace(least_return, greatest_return, atoms, device=device))
-        for count in ("env_steps", "updates"):
-            self.register_buffer(count, torch.zeros(len(seeds), dtype=torch.int64, device=device))
 
-    @property
-    def epsilon(self) -> Tensor:
-        """The share of random actions at the present env step, ``[runs]``."""
-        start, end = self.epsilon_range
-        return start + (end - start) * (self.env_steps / self.epsilon_env_steps).clamp(max=1)
+    def each(self, values: Tensor) -> Tensor:
+        """The values, or logits, of each action: ``[runs, n, outputs] -> [runs, n, actions, atoms]``."""
+        values = torch.unflatten(values, -1, (-1, self.atoms))
+        if not self.dueling:
+            return values
+        value, advantage = values[..., :1, :], values[..., 1:, :]
+        return value + advantage - advantage.mean(-2, keepdim=True)
 
-    def noise(self, updates: int, batch_size: int) -> Tensor:
-        """Nothing: an update draws no random numbers. ``[updates, runs, 0]``."""
-        return self.env_steps.new_empty(updates, len(self.env_steps), 0, dtype=torch.float32)
-
-    def observe_(self, obs: Tensor) -> None:
-        """Count an env step of training."""
-        self.env_steps += 1
-
-    def explore_again_(self) -> None:
-        """Begin epsilon's fall again, at a change of task with ``on_change=restart``."""
-        self.env_steps.zero_()
-
-    @torch.no_grad()
-    def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Indices of actions ``[runs, n, 1]`` for ``[runs, n, obs_dim]``: the best, or with `noise` epsilon-greedy."""
-        greedy = self.expected(self.critic.net(obs)).argmax(-1, keepdim=True).to(obs.dtype)
-        if noise is None:
-            return greedy
-        uniform, epsilon = torch.special.ndtr(noise), self.epsilon.to(obs.dtype).view(-1, 1, 1)
-        # Given uniform < epsilon, uniform / epsilon is uniform again.
-        index = (uniform / epsilon * self.num_actions).floor().clamp(max=self.num_actions - 1)
-        return torch.where(uniform < epsilon, index, greedy)
+    def of_act(self, values: Tensor, act: Tensor) -> Tensor:
+        """Those of the actions ``[runs, n, 1]``: ``[runs, n, outputs] -> [runs, n, atoms]``."""
+        return self.each(values).take_along_dim(act.long().unsqueeze(-1), 2).squeeze(2)
 
     def expected(self, values: Tensor) -> Tensor:
-        """The mean return of what the network puts out: ``[..., atoms] -> [...]``."""
+        """The mean return, ``[..., atoms] -> [...]``."""
         return values.squeeze(-1) if self.atoms == 1 else expected(values, self.support)
 
-    def value(self, obs: Tensor, act: Tensor) -> Tensor:
-        """Q(obs, act), ``[runs, n]``."""
-        return self.expected(chosen(self.critic.net(obs), act))
+    def best(self, values: Tensor) -> Tensor:
+        return super().best(self.expected(self.each(values)))
+
+    def chosen(self, values: Tensor, act: Tensor) -> Tensor:
+        return self.expected(self.of_act(values, act))
 
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:
         """What the values of the batch's actions are to become: ``[runs, batch]``, or ``[runs, batch, atoms]``."""
+        if self.atoms == 1:
+            return super().target(batch)
         following = self.critic_target(batch.next_obs)
         choosing = self.critic.net(batch.next_obs) if self.is_double else following
-        best = self.expected(choosing).argmax(-1, keepdim=True)
-        following = chosen(following, best)
-        if self.atoms == 1:
-            return bellman_target(batch, following.squeeze(-1))
-        return projected(batch, following.softmax(-1), self.support)
+        return projected(batch, self.of_act(following, self.best(choosing)).softmax(-1), self.support)
 
     def critic_loss(self, values: Tensor, act: Tensor, target: Tensor) -> Tensor:
-        """The loss ``[runs]`` of the network's output."""
-        of_act = chosen(values, act)
         if self.atoms == 1:
-            return value_loss(of_act.squeeze(-1), target, self.loss)
-        return cross_entropy(of_act, target).mean(-1)
-
-    def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """One gradient update, and every `target_every_updates` a copy to the target network.
-
-        Args:
-            batch: ``[runs, batch, ...]``; `act` are indices.
-            noise: empty, see `noise`.
-
-        Returns:
-            Detached metrics, each ``[runs]``.
-        """
-        target = self.target(batch)
-        values = self.critic.net(batch.obs)
-        loss = self.critic_loss(values, batch.act, target)
-        of_critic = self.critic.minimize(loss, (batch.obs,))
-
-        with torch.no_grad():
-            self.updates += 1
-            is_copied = (self.updates % self.target_every_updates == 0).to(batch.obs.dtype)  # 1 copies, 0 keeps
-            for follower, leader in zip(self.critic_target.parameters(), self.critic.net.parameters(), strict=True):
-                follower.lerp_(leader, per_run(is_copied, follower))
-
-        metrics = {"critic/loss": loss.detach(), **{f"critic/{name}": value for name, value in of_critic.items()}}
-        q = self.expected(chosen(values.detach(), batch.act))
-        return metrics | {"q_mean": q.mean(-1), "epsilon": self.epsilon}
-
-    # --- what interventions need ----------------------------------------------------------------------------------
-
-    @property
-    def learners(self) -> dict[str, Learner]:
-        """The network that learns."""
-        return {"critic": self.critic}
-
-    @property
-    def followers(self) -> dict[str, nn.Module]:
-        """The target network."""
-        return {"critic": self.critic_target}
-
-    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
-        """The inputs of the network in a batch."""
-        return {"critic": (batch.obs,)}
-
-    def example_losses(
-        self, batch: Batch, noise: Tensor
-    ) -> Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
-        """For metrics: the loss ``[runs]`` as a function of the network's output, and further arguments."""
-        return {"critic": (self.critic_loss, (batch.act, self.target(batch)))}
-
-    def restart_(self, runs: Tensor | None = None) -> None:
-        """Restart `runs` (all by default) with new weights, as a new agent has them; epsilon goes on."""
-        self.critic.restart_(runs)
-        copy_runs_(self.critic_target, self.critic.net, runs)
-        self.updates[slice(None) if runs is None else runs] = 0
+            return super().critic_loss(values, act, target)
+        return cross_entropy(self.of_act(values, act), target).mean(-1)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity.networks.activations import GAINS, Activation, make_activation
-from rl_plasticity.networks.mlp import StackedLayerNorm, StackedLinear
+from rl_plasticity.networks import Activation, StackedLayerNorm, StackedLinear, gain_of, make_activation
 from rl_plasticity.seeding import derived
 
 EXPANSION = 4  # of a block's hidden layer
@@ -25,7 +24,7 @@ class SimbaBlock(nn.Module):
     def __init__(self, width: int, seeds: Sequence[int], activation: Activation = "relu") -> None:
         super().__init__()
         non_linearity, factor = make_activation(activation, runs=len(seeds))
-        gain, inside = GAINS.get(activation, math.sqrt(2)), EXPANSION * width
+        gain, inside = gain_of(activation), EXPANSION * width
         self.norm = StackedLayerNorm(width, len(seeds))
         self.expand = StackedLinear(width, inside, derived(seeds, 0), gain, normal=True)
         self.activation = non_linearity

@@ -3,12 +3,15 @@
 Each activation is a module of its own, used once, so that ``regularizers.hidden_units`` tells them apart.
 """
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from rl_plasticity.networks.norms import MeanOnlyBatchNorm2d
 from torch import Tensor, nn
 
-from rl_plasticity.networks.activations import Activation, fit_gain_, make_activation
+from rl_plasticity.networks import Activation, make_activation
+from rl_plasticity.settings import Setting
+from rl_plasticity_zoo.norms import MeanOnlyBatchNorm2d
+from rl_plasticity_zoo.one_run import fit_gain_, one_run
 
 Norm = Literal["batch", "mean_only"]
 _NORMS = {"batch": nn.BatchNorm2d, "mean_only": MeanOnlyBatchNorm2d}
@@ -59,10 +62,11 @@ def _of_stream(activation: Activation) -> nn.Module:
 
 
 def resnet18(
+    shape: Sequence[int],
     num_classes: int,
-    small_images: bool = True,
-    channels: int = 3,
-    norm: Norm = "batch",
+    seeds: Sequence[int],
+    small_images: Annotated[bool, Setting("a 3x3 stem without pooling")] = True,
+    norm: Annotated[Norm, Setting("BatchNorm; mean_only subtracts the mean and does not divide")] = "batch",
     activation: Activation = "relu",
 ) -> nn.Sequential:
     """ResNet-18: ``[batch, c, h, w] -> [batch, classes]``, for images of any size.
@@ -80,17 +84,18 @@ def resnet18(
             of the second convolution. That is our reading: on the stream between blocks, which keeps its width and its
             ReLU, they would make a convolution of every shortcut.
     """
-    kind = _NORMS[norm]
-    first = _conv3x3(channels, 64) if small_images else nn.Conv2d(channels, 64, 7, 2, padding=3, bias=False)
-    modules = [first, kind(64), _of_stream(activation)]
-    if not small_images:
-        modules.append(nn.MaxPool2d(3, 2, padding=1))
-    fan_in = 64
-    for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        modules += [BasicBlock(fan_in, out, stride, kind, activation), BasicBlock(out, out, 1, kind, activation)]
-        fan_in = out
-    net = nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
-    _initialize_(net, activation, "fan_out" if norm == "batch" else "fan_in")
+    with one_run("resnet18", seeds):
+        kind = _NORMS[norm]
+        first = _conv3x3(shape[0], 64) if small_images else nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False)
+        modules = [first, kind(64), _of_stream(activation)]
+        if not small_images:
+            modules.append(nn.MaxPool2d(3, 2, padding=1))
+        fan_in = 64
+        for out, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+            modules += [BasicBlock(fan_in, out, stride, kind, activation), BasicBlock(out, out, 1, kind, activation)]
+            fan_in = out
+        net = nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, num_classes))
+        _initialize_(net, activation, "fan_out" if norm == "batch" else "fan_in")
     return net
 
 
@@ -122,7 +127,13 @@ class PreActivationBlock(nn.Module):
 
 
 def wrn28_10(
-    num_classes: int, channels: int = 3, norm_after_every_conv: bool = False, activation: Activation = "relu"
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    norm_after_every_conv: Annotated[
+        bool, Setting("BatchNorm behind the convolutions too whose output is added (the WRS paper's Table I)")
+    ] = False,
+    activation: Activation = "relu",
 ) -> nn.Sequential:
     """Wide ResNet, 28 layers deep and 10 times as wide, without dropout: ``[batch, c, h, w] -> [batch, classes]``.
 
@@ -134,16 +145,17 @@ def wrn28_10(
             a block's second convolution and a shortcut's too. Without, the standard network of their Table II.
         activation: "crelu" and "deep_fourier" double the inputs of what they feed: the stream keeps its width.
     """
-    modules: list[nn.Module] = [_conv3x3(channels, 16)]
-    fan_in = 16
-    for out, stride in ((160, 1), (320, 2), (640, 2)):
-        first = PreActivationBlock(fan_in, out, stride, norm_after_every_conv, activation)
-        modules += [first, *(PreActivationBlock(out, out, 1, norm_after_every_conv, activation) for _ in range(3))]
-        fan_in = out
-    last, factor = make_activation(activation, dim=1)
-    head = nn.Linear(factor * 640, num_classes)
-    net = nn.Sequential(*modules, nn.BatchNorm2d(640), last, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-    _initialize_(net, activation)
-    nn.init.kaiming_normal_(head.weight, nonlinearity="relu")
-    nn.init.zeros_(head.bias)
+    with one_run("wrn28_10", seeds):
+        modules: list[nn.Module] = [_conv3x3(shape[0], 16)]
+        fan_in = 16
+        for out, stride in ((160, 1), (320, 2), (640, 2)):
+            first = PreActivationBlock(fan_in, out, stride, norm_after_every_conv, activation)
+            modules += [first, *(PreActivationBlock(out, out, 1, norm_after_every_conv, activation) for _ in range(3))]
+            fan_in = out
+        last, factor = make_activation(activation, dim=1)
+        head = nn.Linear(factor * 640, num_classes)
+        net = nn.Sequential(*modules, nn.BatchNorm2d(640), last, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+        _initialize_(net, activation)
+        nn.init.kaiming_normal_(head.weight, nonlinearity="relu")
+        nn.init.zeros_(head.bias)
     return net

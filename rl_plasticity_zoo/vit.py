@@ -1,12 +1,16 @@
 """ViT-tiny, one run at a time."""
 
 import math
+from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.networks.activations import Activation, make_activation
+from rl_plasticity.networks import Activation, make_activation
+from rl_plasticity.settings import Setting
+from rl_plasticity_zoo.one_run import one_run, side_of
 
 
 class Block(nn.Module):
@@ -63,7 +67,11 @@ class VisionTransformer(nn.Module):
 
 
 def vit_tiny(
-    num_classes: int, image_size: int, patch: int = 4, channels: int = 3, activation: Activation = "gelu"
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    patch: Annotated[int, Setting("side of a square patch in pixels", least=1)] = 4,
+    activation: Activation = "gelu",
 ) -> VisionTransformer:
     """Vision transformer of width 192, 12 blocks and 3 heads, no dropout: ``[batch, c, s, s] -> [batch, classes]``.
 
@@ -75,8 +83,10 @@ def vit_tiny(
         activation: in the blocks' MLPs; "crelu" and "deep_fourier" double the inputs of their second layer.
 
     Raises:
-        SettingsError: a patch that does not divide image_size.
+        SettingsError: a patch that does not divide the images' side.
     """
-    if patch < 1 or image_size % patch:
-        raise SettingsError(f"patch must divide image_size, got {patch} and {image_size}")
-    return VisionTransformer(num_classes, image_size, patch, channels, 192, 12, 3, activation)
+    side = side_of(shape)
+    if patch < 1 or side % patch:
+        raise SettingsError(f"patch must divide the images' side, got {patch} and {side}")
+    with one_run("vit_tiny", seeds):
+        return VisionTransformer(num_classes, side, patch, shape[0], 192, 12, 3, activation)

@@ -7,10 +7,10 @@ from rl_plasticity.agents.dqn import DQN
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer
 from rl_plasticity.agents.sac import SAC
-from rl_plasticity.errors import Choices
+from rl_plasticity.plugins import Choices
 from rl_plasticity.step import Step
 
-AGENTS: dict[str, Callable[..., Agent]] = Choices({"sac": SAC, "dqn": DQN})
+AGENTS: Choices[Callable[..., Agent]] = Choices("AGENTS", {"sac": SAC, "dqn": DQN})
 """What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``.
 
 A kind with ``takes_discrete_actions = True`` is called with obs_shape and num_actions in place of the first two.

@@ -27,11 +27,6 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def chosen(values: Tensor, act: Tensor) -> Tensor:
-    """The values ``[runs, batch]`` of the actions ``[runs, batch, 1]`` among those of all actions."""
-    return values.gather(-1, act.long()).squeeze(-1)
-
-
 def value_loss(q: Tensor, target: Tensor, kind: Loss) -> Tensor:
     """Mean over the batch of (Q(s, a) - target)^2, or of Huber's loss with its border at 1, ``[runs]``."""
     loss = F.mse_loss if kind == "mse" else F.smooth_l1_loss
@@ -129,7 +124,7 @@ class DQN(nn.Module):
     @torch.no_grad()
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         """Indices of actions ``[runs, n, 1]`` for ``[runs, n, obs_dim]``: the best, or with `noise` epsilon-greedy."""
-        greedy: Tensor = self.critic.net(obs).argmax(-1, keepdim=True).to(obs.dtype)
+        greedy: Tensor = self.best(self.critic.net(obs)).to(obs.dtype)
         if noise is None:
             return greedy
         uniform, epsilon = torch.special.ndtr(noise), self.epsilon.to(obs.dtype).view(-1, 1, 1)
@@ -137,20 +132,28 @@ class DQN(nn.Module):
         index = (uniform / epsilon * self.num_actions).floor().clamp(max=self.num_actions - 1)
         return torch.where(uniform < epsilon, index, greedy)
 
+    def best(self, values: Tensor) -> Tensor:
+        """The best of all actions by their values: its index, ``[runs, n, 1]``."""
+        return values.argmax(-1, keepdim=True)
+
+    def chosen(self, values: Tensor, act: Tensor) -> Tensor:
+        """The values ``[runs, n]`` of the actions ``[runs, n, 1]`` among those of all actions."""
+        return values.gather(-1, act.long()).squeeze(-1)
+
     def value(self, obs: Tensor, act: Tensor) -> Tensor:
         """Q(obs, act), ``[runs, n]``."""
-        return chosen(self.critic.net(obs), act)
+        return self.chosen(self.critic.net(obs), act)
 
     @torch.no_grad()
     def target(self, batch: Batch) -> Tensor:
         """r + discount * Q_target(s', a'), ``[runs, batch]``, a' the best action by Q_target or, double, by Q."""
         next_q: Tensor = self.critic_target(batch.next_obs)
         choosing = self.critic.net(batch.next_obs) if self.is_double else next_q
-        return batch.reward + batch.discount * chosen(next_q, choosing.argmax(-1, keepdim=True))
+        return batch.reward + batch.discount * self.chosen(next_q, self.best(choosing))
 
     def critic_loss(self, values: Tensor, act: Tensor, target: Tensor) -> Tensor:
         """The loss ``[runs]`` of the network's output."""
-        return value_loss(chosen(values, act), target, self.loss)
+        return value_loss(self.chosen(values, act), target, self.loss)
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update, and every `target_every_updates` a copy to the target network.
@@ -174,7 +177,7 @@ class DQN(nn.Module):
                 follower.lerp_(leader, per_run(is_copied, follower))
 
         metrics = {"critic/loss": loss.detach(), **{f"critic/{name}": value for name, value in of_critic.items()}}
-        return metrics | {"q_mean": chosen(values.detach(), batch.act).mean(-1), "epsilon": self.epsilon}
+        return metrics | {"q_mean": self.chosen(values.detach(), batch.act).mean(-1), "epsilon": self.epsilon}
 
     # --- what interventions need ----------------------------------------------------------------------------------
 

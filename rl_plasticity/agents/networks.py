@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 from torch import nn
 
-from rl_plasticity.errors import Choices, SettingsError
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.networks.activations import Activation
 from rl_plasticity.networks.cnn import OneConvolution
 from rl_plasticity.networks.mlp import Init, InjectedLayers
+from rl_plasticity.plugins import Choices
 from rl_plasticity.settings import Setting
 
 Role = Literal["actor", "critic"]
@@ -57,7 +58,7 @@ def cnn(
 
 cnn.takes_images = True  # type: ignore[attr-defined]
 
-AGENT_NETWORKS: dict[str, Callable[..., nn.Module]] = Choices({"mlp": mlp, "cnn": cnn})
+AGENT_NETWORKS: Choices[Callable[..., nn.Module]] = Choices("AGENT_NETWORKS", {"mlp": mlp, "cnn": cnn})
 """Choices of ``agent.network=``, each called as ``make(inputs, outputs, seeds, role, **settings)``.
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings

@@ -367,4 +367,4 @@ def called(kind: type[Any]) -> str:
 
 def presets(kind: type[Any]) -> list[str]:
     """The names of a command's presets."""
-    return files.names(called(kind))
+    return [*files.files(called(kind))]

@@ -2,7 +2,7 @@
 
 To import the constructors is to import torch, which takes seconds. So the first process that needs their declarations
 writes them as plain data into the user's cache folder. Later processes read that file until a source of this package
-changes. A process that has imported torch, as it must to add to a public dict, reads the constructors themselves.
+or of an installed plug changes. A process that has imported torch, as a plug may, reads the constructors themselves.
 Every run does so before it begins. The cache only makes help and complaints fast.
 """
 
@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rl_plasticity import plugins
 from rl_plasticity.paths import cache_folder
 from rl_plasticity.settings import Declared, Setting, settings_of
 
@@ -96,8 +97,11 @@ def _names(home: str) -> list[str]:
 
 
 def _kept() -> Kept | None:
-    """The cached declarations; None if torch is imported or nothing valid is cached: then the constructors are read."""
-    if "torch" in sys.modules:
+    """The cached declarations; None if torch is imported, plugs are named, or nothing valid is cached.
+
+    Then the constructors are read.
+    """
+    if "torch" in sys.modules or plugins.loaded:
         return None
     try:
         return _read()
@@ -130,7 +134,7 @@ def _keep() -> None:
         declared |= {one: {"": settings_of(_imported(one))} for one in kind.common}
         for home in filter(None, (kind.home, kind.inner[1])):
             declared |= {home: {choice: settings_of(make) for choice, make in _imported(home).items()}}
-    body = json.dumps(declared, default=vars)
+    body = json.dumps(declared, default=lambda one: [*one] if isinstance(one, Mapping) else vars(one))
     with suppress(OSError):  # the next process tries again
         _file().parent.mkdir(parents=True, exist_ok=True)
         _file().write_text(f"{_mark(sources, body)}\n{body}", "utf-8")
@@ -143,10 +147,12 @@ def _file() -> Path:
 
 
 def _sources() -> bytes:
-    """A digest of all sources of the package."""
+    """A digest of all sources of the package and of installed plugs."""
     digest = hashlib.sha256()
-    for source in sorted(PACKAGE.rglob("*.py")):
-        digest.update(b"%s\0%s\0" % (os.fsencode(source.relative_to(PACKAGE)), source.read_bytes()))
+    for module in ("rl_plasticity", *plugins.installed()):
+        file = Path(sys.modules[module].__file__ or "")
+        for source in sorted(file.parent.rglob("*.py")) if file.stem == "__init__" else [file]:
+            digest.update(b"%s\0%s\0" % (os.fsencode(source), source.read_bytes()))
     return digest.digest()
 
 

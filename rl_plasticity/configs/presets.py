@@ -1,4 +1,4 @@
-"""Presets: sets of settings in files of this package, which the command line overrides.
+"""Presets: sets of settings in files of this package and of plugs, which the command line overrides.
 
 A file holds settings by their names on the command line, besides `source`, the authors and the place in the paper, and
 `leaves_out`, what of a paper's agent it does not set. ``reg.l2.coef`` is for l2 where it is chosen, and for nothing
@@ -11,25 +11,31 @@ from typing import Any
 
 import yaml
 
+from rl_plasticity import plugins
+
 FOLDER = Path(__file__).parent / "preset"
 
 
-def names(command: str) -> list[str]:
-    """The names of all presets of a command."""
-    return sorted(path.stem for path in (FOLDER / command).glob("*.yaml"))
+def files(command: str) -> dict[str, Path]:
+    """The files of all presets of a command, by name. A plug's cannot have the name of another."""
+    plugins.installed()
+    found = [
+        path for folder in (*reversed(plugins.preset_folders), FOLDER) for path in (folder / command).glob("*.yaml")
+    ]
+    return dict(sorted((path.stem, path) for path in found))
 
 
 @cache
-def read(command: str, name: str) -> dict[str, Any]:
+def read(file: Path) -> dict[str, Any]:
     """The content of a preset's file."""
-    return yaml.safe_load((FOLDER / command / f"{name}.yaml").read_text("utf-8")) or {}
+    return yaml.safe_load(file.read_text("utf-8")) or {}
 
 
 def settings_of(command: str, name: str) -> dict[str, Any]:
     """The settings of a preset, with its choices."""
-    return {n: value for n, value in read(command, name).items() if n not in ("source", "leaves_out")}
+    return {n: value for n, value in read(files(command)[name]).items() if n not in ("source", "leaves_out")}
 
 
 def agents_of_papers() -> list[str]:
     """The presets of ``train`` that ``agent=`` takes too: those that say what of a paper's agent they leave out."""
-    return [name for name in names("train") if "leaves_out" in read("train", name)]
+    return [name for name, file in files("train").items() if "leaves_out" in read(file)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rl_plasticity.errors import Choices, choose
+from rl_plasticity.errors import choose
 from rl_plasticity.interventions.base import Change, Intervention, Part, Restartable, Target
 from rl_plasticity.interventions.injection import PlasticityInjection
 from rl_plasticity.interventions.plain import PlainNet
@@ -16,8 +16,10 @@ from rl_plasticity.interventions.resets import (
     PeriodicReset,
     ShrinkAndPerturb,
 )
+from rl_plasticity.plugins import Choices
 
-INTERVENTIONS: dict[str, type[Intervention]] = Choices(
+INTERVENTIONS: Choices[type[Intervention]] = Choices(
+    "INTERVENTIONS",
     {
         "periodic": PeriodicReset,
         "head": HeadReset,
@@ -29,7 +31,7 @@ INTERVENTIONS: dict[str, type[Intervention]] = Choices(
         "fire": Fire,
         "dash": Dash,
         "plasticity_injection": PlasticityInjection,
-    }
+    },
 )
 """Intervention classes by the name that ``reset=`` takes; each is called as ``kind(**settings)``."""
 

@@ -15,7 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import Choices
+from rl_plasticity.plugins import Choices
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure.layer import per_run, runs_of
 
@@ -256,12 +256,13 @@ def orthogonalized(
     return x.mT if tall else x
 
 
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = Choices(
+OPTIMIZERS: Choices[Callable[..., Optimizer]] = Choices(
+    "OPTIMIZERS",
     {
         "adam": Adam,
         "adamw": AdamW,
         "sgd": SGD,
         "rmsprop": RMSprop,
-    }
+    },
 )
 """Optimizer classes by the name that ``optimizer=`` takes; each is called as ``kind(net, lr=lr, **settings)``."""

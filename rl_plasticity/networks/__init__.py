@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 from torch import nn
 
-from rl_plasticity.errors import Choices, choose
-from rl_plasticity.networks.activations import Activation, CReLU
+from rl_plasticity.errors import choose
+from rl_plasticity.networks.activations import ACTIVATIONS, Activation, CReLU, gain_of, make_activation
 from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
 from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.networks.mlp import MLP, Init, InjectedLayers, LayerNormFlag, StackedLayerNorm, StackedLinear
+from rl_plasticity.plugins import Choices
 from rl_plasticity.settings import Setting, check
 
 
@@ -30,19 +31,38 @@ def _mlp(
     return MLP(sizes, seeds, layer_norm, activation=activation, init=init, injected_layers=injected_layers)
 
 
-NETWORKS: dict[str, Callable[..., nn.Module]] = Choices(
+NETWORKS: Choices[Callable[..., nn.Module]] = Choices(
+    "NETWORKS",
     {
         "mlp": _mlp,
         "cnn": partial(CNN, batch_norm=False),
         "cnn_bn": partial(CNN, batch_norm=True),
         "kumar_cnn": kumar_cnn,
-    }
+    },
 )
 """Choices of ``net=``, each called as ``make(shape of one input, num_classes, seeds, **settings)``.
+
+Networks without a runs axis take one seed.
 """
 
+PARAMETRIZATIONS: Choices[Callable[[nn.Module], None]] = Choices("PARAMETRIZATIONS", {"none": lambda net: None})
+"""Choices of ``net.parametrization=``, each called with a network, whose weights it parametrizes in place."""
 
-def make_network(name: str, shape: Sequence[int], num_classes: int, seeds: Sequence[int], **settings: Any) -> nn.Module:
+
+def make_network(
+    name: str,
+    shape: Sequence[int],
+    num_classes: int,
+    seeds: Sequence[int],
+    parametrization: Annotated[
+        str,
+        PARAMETRIZATIONS,
+        Setting(
+            "form of the weights of convolutions before a norm layer; bounded_weight_norm: of all layers but the heads"
+        ),
+    ] = "none",
+    **settings: Any,
+) -> nn.Module:
     """The network called `name` in `NETWORKS`.
 
     Args:
@@ -52,23 +72,34 @@ def make_network(name: str, shape: Sequence[int], num_classes: int, seeds: Seque
         settings: settings of this network.
 
     Raises:
-        SettingsError: an unknown name or setting (the message has the nearest valid one), or a setting out of range.
+        SettingsError: an unknown name or setting (the message has the nearest valid one), a setting out of range, or a
+            network that the parametrization is not for.
     """
+    parametrize = choose(PARAMETRIZATIONS, parametrization, {}, "parametrization")
     make = choose(NETWORKS, name, settings, "network")
     check(NETWORKS[name], settings)
-    return make(shape, num_classes, seeds)
+    net = make(shape, num_classes, seeds)
+    parametrize(net)
+    return net
 
 
 __all__ = [
+    "ACTIVATIONS",
     "CNN",
     "MLP",
     "NETWORKS",
+    "PARAMETRIZATIONS",
+    "Activation",
     "CReLU",
+    "Init",
     "Injectable",
+    "LayerNormFlag",
     "StackedBatchNorm2d",
     "StackedConv2d",
     "StackedLayerNorm",
     "StackedLinear",
+    "gain_of",
     "kumar_cnn",
+    "make_activation",
     "make_network",
 ]

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.activations import Activation, make_activation
-from rl_plasticity.networks.mlp import Init, StackedLayerNorm, StackedLinear, draw_, gain_of
+from rl_plasticity.networks.mlp import Init, StackedLayerNorm, StackedLinear, draw_, initial_gain
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
@@ -155,7 +155,7 @@ class CNN(nn.Sequential):
         depths = count()  # each layer draws from a seed of its own
 
         def drawn(is_head: bool = False) -> tuple[list[int], float | None]:
-            return derived(seeds, next(depths)), gain_of(init, is_head, activation)
+            return derived(seeds, next(depths)), initial_gain(init, is_head, activation)
 
         modules: list[nn.Module] = []
         for _ in range(2):
@@ -207,7 +207,7 @@ class OneConvolution(nn.Sequential):
     ) -> None:
         if min(shape[1:]) < kernel_size:
             raise SettingsError(f"kernel_size={kernel_size} is larger than the image, {shape[1]} x {shape[2]}")
-        runs, gain = len(seeds), gain_of(init, False, activation)
+        runs, gain = len(seeds), initial_gain(init, False, activation)
         modules: list[nn.Module] = [
             nn.Unflatten(2, tuple(shape)),
             StackedConv2d(shape[0], channels, kernel_size, derived(seeds, 0), False, gain, by_patches=True),
@@ -217,7 +217,7 @@ class OneConvolution(nn.Sequential):
             non_linearity, factor = make_activation(activation, 2 if depth == 1 and not layer_norm else -1, runs)
             modules += [*([StackedLayerNorm(fan_in, runs)] if layer_norm else []), non_linearity]
             is_head = depth == len(hidden) + 1
-            head_gain = gain_of(init, is_head, activation)
+            head_gain = initial_gain(init, is_head, activation)
             modules.append(StackedLinear(factor * fan_in, width, derived(seeds, depth), head_gain))
             fan_in = width
         # A norm is over a whole image. Without one, the first activation's units are the channels, for redo and others.

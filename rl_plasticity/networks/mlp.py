@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.networks.activations import GAINS, Activation, make_activation
+from rl_plasticity.networks.activations import Activation, gain_of, make_activation
 from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
@@ -52,11 +52,11 @@ def draw_(
             nn.init.uniform_(biases[run], -bound, bound, generator=generator)
 
 
-def gain_of(init: Init, is_head: bool, activation: str = "relu") -> float | None:
+def initial_gain(init: Init, is_head: bool, activation: str = "relu") -> float | None:
     """The gain that an initialization gives a layer in a network with this activation; None for torch's own."""
     if init == "torch":
         return None
-    return 0.01 if init == "small_heads" and is_head else GAINS.get(activation, math.sqrt(2))
+    return 0.01 if init == "small_heads" and is_head else gain_of(activation)
 
 
 class StackedLinear(nn.Linear):
@@ -149,7 +149,7 @@ class MLP(nn.Sequential):
         factor = 1
         for depth, (fan_in, out) in enumerate(pairwise(widths)):
             is_head = depth == len(widths) - 2
-            gain = gain_of(init, is_head, activation)
+            gain = initial_gain(init, is_head, activation)
             # Not seed + depth: with that, run 0's second layer would start as run 1's first layer.
             modules.append(StackedLinear(factor * fan_in, out, derived(seeds, depth), gain))
             if not is_head:
@@ -163,5 +163,5 @@ class MLP(nn.Sequential):
         super().__init__(*modules)
 
     def forward(self, input: Tensor) -> Tensor:
-        output: Tensor = super().forward(input.flatten(2))
+        output: Tensor = super().forward(input.flatten(2))  # type: ignore[no-untyped-call]
         return output

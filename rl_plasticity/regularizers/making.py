@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import Choices, SettingsError, choose
+from rl_plasticity.errors import SettingsError, choose
+from rl_plasticity.plugins import Choices
 from rl_plasticity.regularizers.base import Regularizer
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import Example, Structure, read
@@ -90,5 +91,5 @@ def _require_strength(regularizer: Regularizer, settings: Mapping[str, Any]) -> 
         raise SettingsError(f"{words}: its constructor must call super().__init__(net, coef)")
 
 
-REGULARIZERS: Choices[type[Regularizer]] = Choices()
+REGULARIZERS: Choices[type[Regularizer]] = Choices("REGULARIZERS")
 """Regularizer classes by the name that ``reg=`` takes; each is called as ``kind(net, **settings)``."""

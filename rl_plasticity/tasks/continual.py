@@ -9,7 +9,8 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import Choices, SettingsError
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.plugins import Choices
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.tasks.data import Data, DataError, Split
@@ -308,7 +309,8 @@ class Stationary(TaskSequence):
         return _all(y), y
 
 
-TASKS: dict[str, Callable[..., TaskSequence]] = Choices(
+TASKS: Choices[Callable[..., TaskSequence]] = Choices(
+    "TASKS",
     {
         "random_labels": RandomLabels,
         "pixel_permutation": PixelPermutation,
@@ -319,6 +321,6 @@ TASKS: dict[str, Callable[..., TaskSequence]] = Choices(
         "continual_limited": ContinualLimited,
         "stationary": Stationary,
         "binary_pairs": BinaryPairs,
-    }
+    },
 )
 """What ``task=`` chooses from, each called as ``make(data, seeds, num_tasks, **settings)``."""

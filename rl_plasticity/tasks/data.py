@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import Choices, SettingsError, choose, reason
+from rl_plasticity.errors import SettingsError, choose, reason
 from rl_plasticity.paths import expanded
+from rl_plasticity.plugins import Choices
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting
 
@@ -43,6 +44,7 @@ class Data:
         train_y, validation_y, test_y: labels int64 ``[n]`` from 0 to `num_classes` - 1.
         scale: the largest pixel value of uint8 images (255; 16 for digits).
         mean, std: of each channel over the training images scaled to [0, 1], ``[c, 1, 1]``.
+        augment: changes training images ``[batch, c, h, w]`` in [0, 1], with random numbers of a generator.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Data:
     scale: float
     mean: Tensor
     std: Tensor
+    augment: Callable[[Tensor, torch.Generator], Tensor] | None = None
 
     @classmethod
     def of(
@@ -168,6 +171,7 @@ def load(
     ] = None,
     train_size: Annotated[int | None, Setting("number of images to keep, the first ones; null: all", least=1)] = None,
     validation: Annotated[int, Setting("number of images kept for validation", least=0)] = 0,
+    augment: Annotated[bool, Setting("flip, colour jitter, pad and crop (Liu et al. 2021)")] = False,
     validation_from: Annotated[Held, Setting("images that validation takes from: test (the papers) or train")] = "test",
     **settings: Any,
 ) -> Data:
@@ -179,7 +183,8 @@ def load(
             has ``images``, uint8 ``[n, c, h, w]``, and ``labels``, integers ``[n]``; ``scripts/convert_data.py``
             makes them from a data set's original files. Without `root` the data come from the Hub through the
             `datasets` library: from its cache where they are, else by download.
-        train_size, validation, augment, validation_from: see `Data.of`.
+        train_size, validation, validation_from: see `Data.of`.
+        augment: whether training augments its images, by ``AUGMENTATIONS["flip_jitter_crop"]``.
         settings: further ones of this data set.
 
     Raises:
@@ -196,7 +201,8 @@ def load(
     if source.by_class:
         order = _evenly(train[1], shuffle=False)
         train = train[0][order], train[1][order]
-    return Data.of(name, train, test, source.num_classes, train_size, validation, source.scale, validation_from)
+    made = Data.of(name, train, test, source.num_classes, train_size, validation, source.scale, validation_from)
+    return replace(made, augment=AUGMENTATIONS["flip_jitter_crop"]) if augment else made
 
 
 def _evenly(labels: Tensor, shuffle: bool) -> Tensor:
@@ -429,10 +435,13 @@ PUBLISHED = {
     "imagenet32": Published((3, 32, 32), 1000, 600_000, by_class=True),  # as Continual ImageNet has it
 }
 
-DATA: dict[str, Callable[..., Source]] = Choices(
-    {"digits": _digits} | {name: partial(_published, name) for name in PUBLISHED}
+DATA: Choices[Callable[..., Source]] = Choices(
+    "DATA", {"digits": _digits} | {name: partial(_published, name) for name in PUBLISHED}
 )
 """Choices of ``data=``, each called as ``make(**settings)``. `root` is a setting if the data are in files."""
+
+AUGMENTATIONS: Choices[Callable[[Tensor, torch.Generator], Tensor]] = Choices("AUGMENTATIONS")
+"""Changes of training images, see `Data`; ``data.augment=true`` is that of the zoo."""
 
 
 def sizes(name: str) -> tuple[int, tuple[int, int, int], int]:

@@ -183,11 +183,11 @@ def batches(
     """
     rows = shuffled(task, order)
     whole = rows.shape[-1] // batch_size * batch_size
-    at_once = max(1, GATHERED // (batch_size * math.prod(data.shape)))
+    at_once = 1 if data.augment else max(1, GATHERED // (batch_size * math.prod(data.shape)))
     several = rows[:, :whole].reshape(len(rows), -1, batch_size).movedim(1, 0)  # [batches, runs, batch]
     parts = torch.split(several, at_once)
     for part in (*parts, rows[None, :, whole:]) if whole < rows.shape[-1] else parts:
-        x, y = inputs(task, data, part, runs)
+        x, y = inputs(task, data, part, runs, order if data.augment else None)
         yield from zip(x.unbind(), y.unbind(), strict=True)
 
 
@@ -203,7 +203,7 @@ def first_images(task: Task, data: Data, most: int, runs: tuple[int, ...]) -> tu
 
 
 def inputs(
-    task: Task, data: Data, rows: Tensor, runs: tuple[int, ...], split: Split = "train"
+    task: Task, data: Data, rows: Tensor, runs: tuple[int, ...], order: RunStreams | None = None, split: Split = "train"
 ) -> tuple[Tensor, Tensor]:
     """The network's inputs and the labels of `rows` ``[..., runs, batch]``; augmented if `order` is given.
 
@@ -212,7 +212,11 @@ def inputs(
     """
     x, y = batch(task, data, rows.to(task.rows.device), split)
     axis = rows.ndim - 2  # of the runs
-    x = data.to_float(x)
+    if order is None or data.augment is None:
+        x = data.to_float(x)
+    else:
+        of_each = zip(data.to_unit(x).unbind(axis), order.generators, strict=True)
+        x = data.standardize(torch.stack([data.augment(one, generator) for one, generator in of_each], axis))
     return (x, y) if runs else (x.squeeze(axis), y.squeeze(axis))
 
 
