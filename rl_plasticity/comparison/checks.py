@@ -1,10 +1,12 @@
 """What somebody who reads a comparison has to be warned of."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.configs.commands import ONCE, learning_env_steps, updates_after
+from rl_plasticity.configs.commands import ONCE, updates_by
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.metrics.statistics import Steps
 
@@ -62,9 +64,9 @@ def of_origins(groups: Sequence[Group]) -> Iterator[str]:
 
 def _updates(run: Run, unit: str, step: int) -> int:
     """The number of updates that a run had made by a step."""
-    s, at = run.settings, int(run.borders[step - 1]) if unit == "task" else step
+    at = int(run.borders[step - 1]) if unit == "task" else step
     if run.kind == "supervised":
         return at
-    every = int(s["env.switch_every_env_steps"]) if s.get("on_change") == "restart" else None
-    learning = learning_env_steps(at, int(s["random_env_steps"]), every)
-    return int(s["prime_updates"]) + updates_after(learning, float(s["replay_ratio"]))
+    env = SimpleNamespace(switch_every_env_steps=run.settings["env.switch_every_env_steps"])
+    s: Any = SimpleNamespace(**run.settings, env=env)
+    return int(s.prime_updates + updates_by(s, at))

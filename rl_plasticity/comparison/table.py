@@ -294,7 +294,8 @@ def default_metric(groups: Sequence[Group]) -> str:
     runs = [run for g in groups for run in g.runs]
     of_rl = runs[0].kind == "train"
     usual, fallback = ("task/return", "eval/return") if of_rl else ("task/test_accuracy", "task/train_accuracy")
-    return usual if all(usual in run.curves or fallback not in run.curves for run in runs) else fallback
+    found = [usual in run.curves for run in runs if {usual, fallback} & run.curves.keys()]
+    return usual if found and all(found) else fallback
 
 
 def shared(metric: str, curves: Sequence[Curve]) -> Steps:
