@@ -23,7 +23,7 @@ from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_comes
+from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure.layer import runs_of
@@ -101,8 +101,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
         if s.diagnose_every_updates:
             require_enough({"net": learner}, {"net": (images,)})
         require_applicable(learner, plan.interventions, {"net": (images,)})
-    updates, tasks = expected_updates(s, sequence), sequence.num_tasks
-    say_what_never_comes(plan, updates, tasks)
+    warn_of_what_never_comes(plan, expected_updates(s, sequence), sequence.num_tasks)
     interventions = list(plan.interventions)
     if sequence.decay_at_epochs:
         at = [updates_after(s, sequence, epoch) for epoch in sequence.decay_at_epochs]
@@ -178,10 +177,13 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     total = sequence.num_tasks * s.epochs_per_task
     first = sequence.task(0)  # the network is looked at with its first images, whatever task it is at
     order = RunStreams([derive(n, ORDER) for n in session.plan.seeds])  # of the images, and of the augmentation
-    some = lambda runs: make_trained(parts, s, session.plan.some(runs))  # noqa: E731
     frozen = images, labels = first_images(first, parts.data, PROBE_SIZE, learner.runs)
     diagnosing = Diagnosing(session, {"net": learner}, {"net": (images,)}, {"net": (cross_entropy, labels)})
-    updates = EpochUpdates(session, learner, some, parts.interventions, parts.data, order, at, diagnosing)
+
+    def learner_of(runs: slice) -> Learner:
+        return make_trained(parts, s, session.plan.without_interventions(runs))
+
+    updates = EpochUpdates(session, learner, learner_of, parts.interventions, parts.data, order, at, diagnosing)
     probing = LearnerProbing(session, learner, frozen, at, total)
     with session.begun(
         {"learner": learner, "order": order, "probe": probing.networks["net"]}, at, unit="epochs", total=total,

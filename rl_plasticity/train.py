@@ -21,7 +21,8 @@ from rl_plasticity.envs.vector import say_what_is_missing
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.plan import Plan, say_what_never_comes
+from rl_plasticity.runs.machine import require_memory
+from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
 from rl_plasticity.seeding import derive
@@ -96,28 +97,34 @@ def build(s: Train, plan: Plan) -> Parts:
     Raises:
         ValueError, ImportError: something cannot be made.
     """
-    _require_consistent(s)  # before anything is made
-    eval_envs = make_evaluation_envs(s, plan.seeds[:1])  # the sizes of the rest depend on it
-    if len(plan.seeds) > 1:
-        eval_envs.close()
-        eval_envs = make_evaluation_envs(s, plan.seeds)
-    agent = make_agent(s, plan, eval_envs.spaces)
+    _require_consistent(s)
+    eval_envs = make_evaluation_envs(s, plan.seeds)  # the sizes of the rest depend on it
+    spaces, runs = eval_envs.spaces, len(plan.seeds)
+    capacity = min(s.buffer_size, s.total_env_steps)
+    stored = spaces.obs_dim * (1 if spaces.levels else 4) + 4 * (spaces.act_dim + 2)  # bytes of a transition
+    what = f"the replay buffer of {runs} runs with buffer_size={s.buffer_size}, total_env_steps={s.total_env_steps}"
+    require_memory(1.0 * runs * capacity * stored, s.device, what)
+    agent = make_agent(s, plan, spaces)
     if s.diagnose_every_updates or plan.interventions:
         inputs = agent.inputs(like_transitions(agent, eval_envs, s.device))
         if s.diagnose_every_updates:
             require_enough(agent.learners, inputs)
         require_applicable(agent, plan.interventions, inputs)
-    capacity = min(s.buffer_size, s.total_env_steps)
-    sizes = eval_envs.obs_dim, eval_envs.act_dim
-    buffer = ReplayBuffer(len(plan.seeds), capacity, *sizes, agent.discount, s.device, eval_envs.spaces.levels)
-    tasks = task_of(s, s.total_env_steps) + 1
-    if tasks == 1 and s.env.switch_every_env_steps:
-        every = f"env.switch_every_env_steps={s.env.switch_every_env_steps}"
-        print(f"no change will come: {every}, and total_env_steps={s.total_env_steps}", file=sys.stderr)
-    if tasks == 1 and s.on_change != "keep":
-        print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
-    say_what_never_comes(plan, planned_updates(s), tasks)
+    sizes = spaces.obs_dim, spaces.act_dim
+    buffer = ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
+    _warn_of_changes(s)
+    warn_of_what_never_comes(plan, planned_updates(s), task_of(s, s.total_env_steps) + 1)
     return Parts(agent, eval_envs, buffer)
+
+
+def _warn_of_changes(s: Train) -> None:
+    """Print a line for each setting about changes that come to nothing, because no task changes."""
+    if not task_of(s, s.total_env_steps):
+        if every := s.env.switch_every_env_steps:
+            what = f"env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}"
+            print(f"no change will come: {what}", file=sys.stderr)
+        if s.on_change != "keep":
+            print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
 
 
 def _require_consistent(s: Train) -> None:
@@ -178,9 +185,12 @@ def train(session: Session[Train], parts: Parts) -> bool:
     s, agent, buffer = session.settings, parts.agent, parts.buffer
     envs = parts.open(s, session.plan)
     at = EnvStepCounts.of(len(session.plan.seeds))  # the session's `progress` as soon as it has begun
-    some = lambda runs: make_trained(parts, s, session.plan.some(runs))  # noqa: E731
     probing = AgentProbing(session, agent, parts.eval_envs)
-    updates = AgentUpdates(session, agent, buffer, probing, some)
+
+    def agent_of(runs: slice) -> Agent:
+        return make_trained(parts, s, session.plan.without_interventions(runs))
+
+    updates = AgentUpdates(session, agent, buffer, probing, agent_of)
     evaluations = Evaluations(session, agent, updates, parts.eval_envs, at)
     # A stop signal within an evaluation ends this block, and is not raised further.
     with session.begun(

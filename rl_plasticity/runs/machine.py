@@ -1,6 +1,8 @@
 """Settings that a run leaves to the machine: device, precision, compiling, threads."""
 
+import math
 import os
+import re
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -46,6 +48,20 @@ def device_here(asked: str) -> Any:
     if asked == "cuda" and not cuda:
         raise SettingsError("device=cuda, but torch finds no GPU here; use device=cpu or auto")
     return asked if asked != "auto" else "cuda" if cuda else "cpu"
+
+
+def require_memory(needed: float, device: str, what: str) -> None:
+    """Raises SettingsError if `what` needs more bytes than are free on the device, as far as the system says."""
+    known = [math.inf]
+    if device == "cuda":
+        known = [torch.cuda.mem_get_info()[0]]
+    else:
+        with suppress(OSError, TypeError):
+            known.append(1024 * int(re.search(r"MemAvailable: *(\d+)", Path("/proc/meminfo").read_text())[1]))  # type: ignore[index]
+        with suppress(OSError, ValueError):  # of a container; no limit reads "max"
+            known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    if needed > min(known):
+        raise SettingsError(f"{what} needs {needed / 1e9:.3g} GB of memory, and {min(known) / 1e9:.3g} GB are free")
 
 
 def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:

@@ -1,4 +1,4 @@
-"""The default folder of a run: its choices, and a digest where its other settings are not the usual ones."""
+"""The default folder of a run, whose name is a function of the settings: the choices, and what else is unusual."""
 
 import hashlib
 import json
@@ -8,22 +8,35 @@ from typing import Any
 
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
+from rl_plasticity.runs.names import short
 
 UNSTARTED = (".config.yaml.tmp", ".lock")  # the files of a process that was killed before it wrote any settings
 
 
 def name(s: Train | Supervised) -> str:
-    """The name of a run, ``cheetah-run_spectral_seed0-4_1f3a9c``; equal settings have equal names, and no others."""
+    """The name of a run; equal settings have equal names, and no others.
+
+    It has the choices, and the first setting that is not the usual one for them, ``walker-run_swr_coef=0.01_seed0-4``.
+    Where that does not say all, six hex digits of the other settings follow: ``walker-run_swr_coef=0.01_1f3a9c_seed0``.
+    """
     kind: Any = type(s)
-    task = [_word(s.groups[GROUPS[kind][0]].name), *([s.preset] if s.preset != DEFAULT_PRESET[kind] else [])]
-    methods = [_word(s.reg.name), *([_word(s.reset.name)] if s.reset.name != "none" else [])]
-    seeds = f"seed{s.seed}" if s.seeds == 1 else f"seed{s.seed}-{s.seed + s.seeds - 1}"
-    choices = {group: one.name for group, one in s.groups.items() if group in (GROUPS[kind][0], "reg", "reset")}
-    usual = schema.load(kind, written.from_python({"preset": s.preset, **choices, "seed": s.seed, "seeds": s.seeds}))
-    mine = identity(s)
-    text = json.dumps(mine, sort_keys=True)
-    digest = [] if mine == identity(usual) else [hashlib.sha256(text.encode()).hexdigest()[:6]]
-    return "_".join(re.sub(r"[^\w.+=,-]+", "-", word)[:40] for word in (*task, *methods, seeds, *digest))
+    task = GROUPS[kind][0]
+    choices = {group: one.name for group, one in s.groups.items()}
+    preset, usual = (schema.load(kind, written.from_python({"preset": s.preset, **chosen})) for chosen in ({}, choices))
+    methods = {task, "reg", *(["reset"] if choices["reset"] != "none" else [])}
+    named = {group: one for group, one in choices.items() if group in methods or one != preset.groups[group].name}
+    words = [*map(_word, named.values())]
+    words[1:1] = [s.preset] if s.preset != DEFAULT_PRESET[kind] else []
+    mine = {name: value for name, value in identity(s).items() if name not in ("seed", "seeds")}
+    others = [n for n, value in mine.items() if identity(usual).get(n) != value]
+    for first in sorted(others, key=lambda n: not n.startswith(("reg.", "reset.")))[:1]:
+        last = first.rpartition(".")[2]
+        is_clear = sum(n.rpartition(".")[2] == last for n in mine) == 1
+        words.append(f"{last if is_clear else first}={_word(mine[first], ',')}")
+    plain = [re.sub(r"[^\w.+=,-]+", "-", word)[:40] for word in words]
+    if len(others) > 1 or plain != words:
+        plain.append(hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:6])
+    return "_".join([*plain, f"seed{s.seed}" if s.seeds == 1 else f"seed{s.seed}-{s.seed + s.seeds - 1}"])
 
 
 def identity(s: Train | Supervised) -> dict[str, Any]:
@@ -42,5 +55,7 @@ def is_free(path: Path) -> bool:
     return not path.exists() or (path.is_dir() and all(p.name in UNSTARTED for p in path.iterdir()))
 
 
-def _word(choice: Any) -> str:
-    return "-".join(choice) if isinstance(choice, list) else str(choice).rpartition(":")[2]
+def _word(value: Any, between: str = "-") -> str:
+    """A choice or a value: ``none-swr`` for a list, ``Pendulum-v1`` for ``gym:Pendulum-v1``."""
+    text = between.join(map(short, value)) if isinstance(value, list) else short(value)
+    return text.removeprefix("gym:").removeprefix("minatar:").replace(":", "-")

@@ -17,6 +17,8 @@ from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideByS
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.settings import settings_of
 
+LEARNS_AGAIN = 0.1  # of a period: a run that ends sooner after a reset is evaluated before it has learned again
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -71,8 +73,8 @@ class Plan:
             raise SettingsError(f"no run with seed={seed}{nearest(seed, map(str, sorted(set(self.seeds))))}")
         return runs
 
-    def some(self, runs: slice) -> "Plan":
-        """The plan of some of the runs, without interventions."""
+    def without_interventions(self, runs: slice) -> "Plan":
+        """The plan of these runs, without interventions."""
         groups = self.groups[runs]
         return Plan(self.names[runs], self.seeds[runs], _regularize(groups, 1), (), groups)
 
@@ -121,14 +123,21 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     return [*lines, *([f"branched from {s.from_} at {s.at}"] if s.from_ else []), f"results in {s.out}"]
 
 
-def say_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
-    """Print a line for each intervention that never comes in a run of this length."""
+def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
+    """Print a line for each period that is longer than a run, and for a last reset that comes at a run's very end."""
+    length = f"the run has {updates:.0f} updates, {tasks} tasks"
     for intervention, _ in plan.interventions:
         every, every_tasks, once = intervention.every_updates, intervention.every_tasks, intervention.at_updates
-        comes = (every and every <= updates) or (every_tasks and every_tasks < tasks) or any(n <= updates for n in once)
-        if not comes:
-            periods = f"reset.every_updates={every}, reset.every_tasks={every_tasks}, {ONCE}={[*once]}"
-            print(f"no reset will come: {periods}; the run has {updates:.0f} updates, {tasks} tasks", file=sys.stderr)
+        periods = f"reset.every_updates={every}, reset.every_tasks={every_tasks}, {ONCE}={[*once]}"
+        left = updates % every if every and every <= updates else None
+        if left is None and not (every_tasks and every_tasks < tasks) and not any(n <= updates for n in once):
+            print(f"no reset will come: {periods}; {length}", file=sys.stderr)
+        elif every and left is not None and left < LEARNS_AGAIN * every and intervention.forgets:
+            print(f"the last reset comes {left:.0f} updates before the end: {periods}; {length}", file=sys.stderr)
+    longest = {n: v for reg in plan.groups for n, v in reg.settings.items() if n.endswith("every_updates")}
+    for name, value in longest.items():
+        if value > updates > 0:
+            print(f"reg.{name}={value} never comes: {length}", file=sys.stderr)
 
 
 def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:

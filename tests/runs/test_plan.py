@@ -15,7 +15,7 @@ from rl_plasticity.configs.commands import Supervised, Train, period
 from rl_plasticity.configs.schema import load, load_saved
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, SideBySide
-from rl_plasticity.runs import naming
+from rl_plasticity.runs import machine, naming
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.runs.plan import Plan, variants
@@ -142,15 +142,47 @@ def test_lists_that_cannot_be_trained_are_one_line(arguments, said, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-CBP = ["reg=continual_backprop", "reg.maturity=50"]
-SAID = re.compile("first action|(?:no|last) reset|measured|logged")
-
-
-def told(module, arguments, capsys):
-    """What is said of settings before a run: the lines of what will not come of it."""
+@pytest.mark.parametrize(
+    ("module", "arguments", "said"),
+    [  # train makes 60 updates, supervised 12 in 2 tasks
+        (train, ["reset=periodic", "reset.every_updates=61"], "no reset will come: reset.every_updates=61"),
+        (train, ["reset=[none,periodic]", "reset.periodic.every_updates=[20,61]"], "every_updates=20|every_updates=61"),
+        (train, ["reset=periodic", "reset.every_updates=20"], "last reset comes 0 updates before the end"),
+        (train, ["reset=head", "reset.every_updates=55"], "last reset comes 5 updates before"),
+        (train, ["reset=head", "reset.every_updates=54"], ""),  # a ninth of the period follows
+        (train, ["reset=redo", "reset.every_updates=20"], ""),  # which forgets single units
+        (train, ["reset=head", "reset_once_after_updates=61"], "no reset will come: .*reset_once_after_updates="),
+        (train, ["reset=head", "reset_once_after_updates=60"], ""),
+        (train, ["reg=swr+hare_tortoise"], "reg.hare_tortoise.every_updates=10000 never comes"),
+        (train, ["reg=wrs", "reg.every_updates=61", "replay_ratio=0"], ""),  # no update at all
+        (supervised, ["reset=periodic"], ""),  # at the change of task
+        (supervised, ["reset=redo", "reset.every_tasks=null"], "no reset will come: reset.every_updates=1000"),
+        (supervised, ["reset=redo", "reset.every_updates=null", "reset.every_tasks=2"], "reset.every_tasks=2"),
+    ],
+)
+def test_what_never_comes_or_comes_at_the_end_is_said_once(module, arguments, said, capsys):
     s = load(module.command.kind, once([*(PENDULUM if module is train else DIGITS), *arguments]))
     module.build(s, Plan.of(s)).close()
-    return [line for line in capsys.readouterr().err.splitlines() if SAID.search(line)]
+    lines = [
+        line for line in capsys.readouterr().err.splitlines() if re.search("reset comes|will come|never comes", line)
+    ]
+    assert len(lines) == (said.count("|") + 1 if said else 0)
+    assert all(re.search(one, line) for one, line in zip(said.split("|"), lines, strict=False))
+
+
+@pytest.mark.parametrize("free", [10, 1e9])
+def test_a_replay_buffer_that_does_not_fit_into_memory_is_refused_before_anything_is_made(free, tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.Path, "read_text", lambda path: f"MemAvailable: {free:.0f} kB")
+    asked = once([*PENDULUM, "buffer_size=5000", "total_env_steps=9000", "seeds=2", f"out={tmp_path / 'run'}"])
+    if free == 10:
+        said = ["buffer_size=5000", "2 runs", "0.00024 GB", "1.02e-05 GB are free"]
+        refused(lambda: train.command.prepare(asked), *said)
+        assert not (tmp_path / "run").exists()
+    else:
+        s = load(Train, asked)
+        built = train.build(s, Plan.of(s))
+        built.close()
+        assert sum(t.nbytes for t in (built.buffer.obs, built.buffer.act, built.buffer.reward)) == 2 * 5001 * 5 * 4
 
 
 @pytest.mark.parametrize(
