@@ -98,6 +98,12 @@ def nearest(name: object, valid: Iterable[str]) -> str:
     return f"; did you mean {close!r}?" if close is not None else f" (valid: {', '.join(valid) or 'none'})"
 
 
+def in_short(names: Iterable[object]) -> str:
+    """The first three names, and how many more there are."""
+    names = [*map(str, names)]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
 def shown(value: object) -> str:
     """A value for a message: on one line, and no longer than a line."""
     text = repr(value)

@@ -28,7 +28,7 @@ from rl_plasticity.metrics import (
     weight_norm,
 )
 from rl_plasticity.seeding import random_states_kept
-from rl_plasticity.structure import Example, HiddenUnits, Structure, activations_of, arguments_of, read, shadow
+from rl_plasticity.structure import Example, HiddenLayer, Structure, activations_of, arguments_of, read, shadow
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
@@ -135,7 +135,7 @@ class Probe(nn.Module):
         self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
         # Of a learner only the units that can be recycled: those have always been logged. Else all units.
         found = structure.hidden_units(net) if self._learner else structure.activations()
-        self.units: list[HiddenUnits] = [] if structure.unknown else found
+        self.units: list[HiddenLayer] = [] if structure.unknown else found
         self._unknown = structure.unknown
         if not self._learner:
             if not self.layers:
@@ -250,7 +250,7 @@ class Probe(nn.Module):
         positional, named = self._arguments(first[:n])
         try:
             with random_states_kept(self.net), torch.enable_grad():
-                net, targets = shadow(self.net), tuple(first[n:])
+                net, targets = shadow(self.net).eval(), tuple(first[n:])
                 spectra = gradient_spectrum(net, small, loss, positional, targets, self.runs, named=named)
         except RuntimeError as error:
             if self._learner:
@@ -281,7 +281,7 @@ class Probe(nn.Module):
         positional, named = self._arguments(self.inputs)
         with random_states_kept(self.net), torch.enable_grad():
             try:
-                value = loss(shadow(self.net)(*positional, **named), *targets).sum()
+                value = loss(shadow(self.net).eval()(*positional, **named), *targets).sum()
             except (RuntimeError, ValueError):
                 if self._learner:
                     raise
@@ -318,7 +318,7 @@ class Probe(nn.Module):
         ]
 
     @torch.no_grad()
-    def _places_of(self, unit: HiddenUnits, structure: Structure) -> Tensor | None:
+    def _places_of(self, unit: HiddenLayer, structure: Structure) -> Tensor | None:
         """The places of each unit in the flattened activation, ``[places, units]``, if operations moved the axes.
 
         A call finds them in which the layer returns the numbers of its units, and activations and norm layers return
@@ -372,7 +372,7 @@ class _AsTheyAre(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _between(unit: HiddenUnits, structure: Structure) -> set[str]:
+def _between(unit: HiddenLayer, structure: Structure) -> set[str]:
     """The operations on all paths from a layer to its units' activation."""
     waiting = [node for node in structure.nodes if (node.name, node.call) == (unit.activation, unit.call)]
     found: set[str] = set()
@@ -384,7 +384,7 @@ def _between(unit: HiddenUnits, structure: Structure) -> set[str]:
     return found
 
 
-def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
+def rows_of_units(unit: HiddenLayer, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
     """The activation as a matrix: a row for each example (and position), a column for each unit.
 
     Raises:

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, warn
+from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, Intervention, Part, gradient_of
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, activations_of, read, renewed, some
+from rl_plasticity.structure import Example, HiddenLayer, activations_of, read, recycled
 from rl_plasticity.structure.layer import lookup, wide
 
 
@@ -181,12 +181,12 @@ class SelectiveReinit(Intervention):
         return (flat <= limit).reshape(use.shape)
 
 
-def _recycled(part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenUnits, Tensor]]) -> Change:
+def _recycled(part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenLayer, Tensor]]) -> Change:
     """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size."""
     learner = part.learner
     found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes]
     fresh = part.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
-    new = renewed(learner.net, found, lambda _, name: lookup(fresh, name))
+    new = recycled(learner.net, found, lambda _, name: lookup(fresh, name))
     units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
     return Change({n: value for n, (_, value) in new.items()}, {n: where for n, (where, _) in new.items()}, None, units)
 
@@ -203,7 +203,7 @@ def _small(size: Tensor, threshold: float, axes: tuple[int, ...], runs: Tensor |
     return (score <= threshold) & chosen.unsqueeze(-1)
 
 
-def _hidden_units(net: nn.Module, example: Example | None, method: str) -> list[HiddenUnits]:
+def _hidden_units(net: nn.Module, example: Example | None, method: str) -> list[HiddenLayer]:
     """The hidden units of `net`, layer by layer."""
     structure = read(net, example)
     structure.require_order(method)
@@ -212,8 +212,8 @@ def _hidden_units(net: nn.Module, example: Example | None, method: str) -> list[
     left = structure.not_among(units)
     why = "its units are joined, shared, moved, made by computed weights or read by something that is not a layer"
     if not units:
-        behind = f" but behind {some(left)}, where {why}" if left else ""
+        behind = f" but behind {in_short(left)}, where {why}" if left else ""
         raise ValueError(f"{method} has nothing to act on: the network has no hidden activation{behind}")
     if left:
-        warn(f"{method} leaves alone what is behind {some(left)}: {why}")
+        warn(f"{method} leaves alone what is behind {in_short(left)}: {why}")
     return units

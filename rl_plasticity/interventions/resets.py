@@ -337,7 +337,9 @@ def _linear_maps(net: nn.Module, example: Example | None, method: str) -> list[L
     found = [layer for layer in structure.layers if layer.is_linear_map]
     structure.require_whole(method, found)
     if not found:
-        raise ValueError(f"{method} has nothing to act on: the network has no linear or convolution layer")
+        raise ValueError(
+            f"{method} has nothing to act on: the network has no linear or convolution layer{structure.beside}"
+        )
     if computed := [layer.name for layer in found if layer.is_computed]:
         raise ValueError(
             f"{method} changes weights in place, which the parametrization of {computed[0]!r} undoes: remove it "

@@ -8,7 +8,7 @@ from rl_plasticity.regularizers.projections import HareAndTortoise, Orthogonal, 
 from rl_plasticity.regularizers.rescaling import Hypersphere, NormalizeProject, SoftWeightRescaling, WeightRescaling
 from rl_plasticity.regularizers.side_by_side import SideBySide
 from rl_plasticity.regularizers.units import ContinualBackprop, SelfNormalizedResets
-from rl_plasticity.structure import HiddenUnits, hidden_units, layers
+from rl_plasticity.structure import HiddenLayer, hidden_units, layers
 from rl_plasticity.structure.layer import Layer, runs_of
 
 REGULARIZERS.build_in(
@@ -44,7 +44,7 @@ __all__ = [
     "ContinualBackprop",
     "FeatureRank",
     "HareAndTortoise",
-    "HiddenUnits",
+    "HiddenLayer",
     "Hypersphere",
     "L2Init",
     "Layer",

@@ -402,8 +402,10 @@ class Regularizer(nn.Module):
 
     def _require(self, parts: object, what: str) -> None:
         if not parts:
-            self.structure.require_seen(type(self).__name__, self.structure.undecided)
-            raise ValueError(f"{type(self).__name__} has nothing to act on: the network has no {what}")
+            self.structure.require_uses(type(self).__name__, self.structure.undecided)
+            raise ValueError(
+                f"{type(self).__name__} has nothing to act on: the network has no {what}{self.structure.beside}"
+            )
 
     def _check_bare(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
         """Warn about bare parameters that are left alone because their role is unknown.

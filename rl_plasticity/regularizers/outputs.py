@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rl_plasticity.regularizers.base import NO_BATCH, Regularizer, Strength
 from rl_plasticity.regularizers.inside import Inside, call, innermost
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, tensors_in
+from rl_plasticity.structure import Example, shadow, tensors_in
 from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, runs_of, wide
 
 
@@ -241,7 +241,8 @@ def returned(net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | Non
         ValueError: it returns none.
     """
     inner = innermost(net)
-    output = call(inner, net, inputs, values)
+    called = inner if torch.compiler.is_compiling() else shadow(inner)  # whose attributes may change
+    output = call(called, net, inputs, values)
     axes = len(runs_of(net))
     found = [tensor for tensor in tensors_in(output) if tensor.is_floating_point() and tensor.ndim > axes]
     if not found:

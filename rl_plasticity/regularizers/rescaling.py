@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, warn
+from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.regularizers.base import EveryUpdates, Fraction, Rates, Regularizer, rate_of
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, not_homogeneous, outputs, some
+from rl_plasticity.structure import Example, not_homogeneous, outputs
 from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, per_run, unwrapped, wide
 
 
@@ -401,7 +401,7 @@ def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) 
     known = {layer.name for layer in method.structure.before_norms}
     changing = dict.fromkeys(layer.name for layer in rescaled if layer.name not in known and not layer.head)
     if changing:
-        warn(f"{name} changes the function where no norm layer follows: {some([*changing])}")
+        warn(f"{name} changes the function where no norm layer follows: {in_short(changing)}")
 
 
 def _has_unit_rows(layer: Layer, net: nn.Module) -> bool:

@@ -7,12 +7,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, warn
+from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.regularizers.base import NO_BATCH, Fraction, Regularizer
 from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenUnits, recyclable, renewed, some
+from rl_plasticity.structure import Example, HiddenLayer, recyclable, recycled
 from rl_plasticity.structure.layer import Layer, SomeRuns, is_trained, lookup, per_run, wide
 
 
@@ -229,8 +229,8 @@ class _Recycled:
             owner._require_plain([unit.incoming, *unit.outgoing])
         if left := owner.structure.not_among(self.units):
             warn(
-                f"{method} leaves alone what is behind {some(left)}: its units are joined, shared, frozen, moved or "
-                "read by something that is not a layer"
+                f"{method} leaves alone what is behind {in_short(left)}: its units are joined, shared, frozen, moved "
+                "or read by something that is not a layer"
             )
         self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
         self.inside = Inside(net, returning=self.names)
@@ -249,12 +249,12 @@ class _Recycled:
                 for name in norm.parameter_names:
                     owner._remember("initial", name, lookup(net, name))
 
-    def zeros(self, unit: HiddenUnits, net: nn.Module) -> Tensor:
+    def zeros(self, unit: HiddenLayer, net: nn.Module) -> Tensor:
         """Zeros of shape ``[*runs, units]``."""
         matrix, _ = _tensors(unit.incoming, net)
         return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
 
-    def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenUnits, Tensor, int]]:
+    def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenLayer, Tensor, int]]:
         """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.
 
         Raises:
@@ -292,11 +292,11 @@ class _Recycled:
         except ValueError:
             return None
 
-    def _of_unit(self, unit: HiddenUnits, activation: Tensor) -> tuple[Tensor, int]:
+    def _of_unit(self, unit: HiddenLayer, activation: Tensor) -> tuple[Tensor, int]:
         of_units = unit.by_unit(activation, self.widths[unit.incoming.key])
         return self.of(of_units), activation.shape[len(self.owner.runs)]
 
-    def units_now(self, net: nn.Module) -> list[HiddenUnits]:
+    def units_now(self, net: nn.Module) -> list[HiddenLayer]:
         """The units whose parameters are all trainable now."""
         return [
             unit
@@ -304,7 +304,7 @@ class _Recycled:
             if all(is_trained(net, name) for layer in unit.layers for name in layer.parameter_names)
         ]
 
-    def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenUnits, Tensor]]) -> dict[str, Tensor]:
+    def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenLayer, Tensor]]) -> dict[str, Tensor]:
         """Reinitialize at most one unit per layer (mask ``[*runs, units]``); returns masks of the new entries."""
         number = {unit: i for i, (unit, _) in enumerate(chosen)}
         # Nothing is written where no unit is chosen. On a GPU and in a trace it is, as finding out would mean waiting,
@@ -313,7 +313,7 @@ class _Recycled:
             chosen = [(unit, mask) for unit, mask in chosen if mask.any()]
         self.renewed = True
 
-        def fresh(unit: HiddenUnits, name: str) -> Tensor:
+        def fresh(unit: HiddenLayer, name: str) -> Tensor:
             layer = unit.incoming
             if name == layer.bias_name:
                 return torch.zeros_like(lookup(net, name))
@@ -324,7 +324,7 @@ class _Recycled:
             row = (2 * drawn - 1) * self.owner._recall("bound", layer.key).unsqueeze(-1)
             return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), weight.shape)
 
-        new = renewed(net, chosen, fresh)
+        new = recycled(net, chosen, fresh)
         for name, (_, value) in new.items():
             lookup(net, name).copy_(value)
         for _, mask in chosen:
@@ -353,7 +353,7 @@ def first_of(score: Tensor) -> Tensor:
     return torch.arange(score.shape[-1], device=score.device) == score.argmin(-1, keepdim=True)
 
 
-def _reach(unit: HiddenUnits, net: nn.Module, units: int) -> Tensor:
+def _reach(unit: HiddenLayer, net: nn.Module, units: int) -> Tensor:
     """The mean absolute weight with which the next layers read each unit, ``[*runs, units]``."""
     total: Tensor | float = 0.0
     for layer in unit.outgoing:

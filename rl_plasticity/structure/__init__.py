@@ -1,21 +1,15 @@
 """What feeds what in a network: traced symbolically, or watched in a real call."""
 
+from rl_plasticity.structure.calling import Arguments, Example, arguments_of, shadow, tensors_in, with_tensors
 from rl_plasticity.structure.checking import outputs, recyclable
-from rl_plasticity.structure.reading import Structure, hidden_units, layers, not_homogeneous, read, some
-from rl_plasticity.structure.units import HiddenUnits, activations_of, renewed
-from rl_plasticity.structure.watch import (
-    Arguments,
-    Example,
-    arguments_of,
-    shadow,
-    tensors_in,
-    with_tensors,
-)
+from rl_plasticity.structure.reading import hidden_units, layers, read
+from rl_plasticity.structure.structure import Structure, not_homogeneous
+from rl_plasticity.structure.units import HiddenLayer, activations_of, recycled
 
 __all__ = [
     "Arguments",
     "Example",
-    "HiddenUnits",
+    "HiddenLayer",
     "Structure",
     "activations_of",
     "arguments_of",
@@ -25,9 +19,8 @@ __all__ = [
     "outputs",
     "read",
     "recyclable",
-    "renewed",
+    "recycled",
     "shadow",
-    "some",
     "tensors_in",
     "with_tensors",
 ]

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure.calling import Example, arguments_of, shadow, tensors_in, with_tensors
 from rl_plasticity.structure.layer import Layer, Widened, lookup, unwrapped
-from rl_plasticity.structure.units import HiddenUnits
-from rl_plasticity.structure.watch import Example, arguments_of, shadow, tensors_in, with_tensors
+from rl_plasticity.structure.units import HiddenLayer
 
 MOVED = 1e-4  # relative to the largest output: far above rounding, far below what a misread unit moves
 
@@ -36,7 +36,7 @@ def outputs(
         tensors |= {name: cast(buffer) for name, buffer in net.named_buffers()}
         args, kwargs = with_tensors(arguments_of(example), cast)
         try:
-            called = shadow(net)
+            called = shadow(net).eval()
             if batch_statistics:
                 _without_epsilon(called)
             with random_states_kept(net), torch.no_grad():
@@ -47,7 +47,7 @@ def outputs(
     return None
 
 
-def recyclable(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> list[HiddenUnits]:
+def recyclable(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> list[HiddenLayer]:
     """The units that are read by nothing but the columns that are taken for theirs.
 
     With these columns at zero, the network's outputs must not depend on the weights that make the units. Half of each
@@ -59,7 +59,7 @@ def recyclable(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -
     return [unit for unit in units if unit not in tried or not _moves(net, [unit], example)]
 
 
-def _moves(net: nn.Module, units: Sequence[HiddenUnits], example: Example) -> bool:
+def _moves(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> bool:
     generator = torch.Generator().manual_seed(0)
     names = {n for u in units for layer in u.layers for n in layer.parameter_names}
     silent = Widened(net, {name: lookup(net, name).detach().double().clone() for name in names})

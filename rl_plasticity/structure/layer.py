@@ -236,21 +236,21 @@ def lookup(net: nn.Module, name: str) -> Tensor:
         return net.tensors[name] if name in net.tensors else lookup(net.net, name)
     *path, last = name.split(".")
     module: nn.Module | None = net
-    for part in path:  # through the dicts, which is several times as fast as getattr: penalties look up dozens
-        module = module._modules.get(part) if module is not None and isinstance(module._modules, dict) else None
+    for key in path:  # through the dicts, which is several times as fast as getattr: penalties look up dozens
+        module = module._modules.get(key) if module is not None and isinstance(module._modules, dict) else None
     tensor = None if module is None else module._parameters.get(last)
     if tensor is not None:
         return tensor
     value: object = unwrapped(net)
-    for part in (*path, last):
-        value = getattr(value, part)
+    for key in (*path, last):
+        value = getattr(value, key)
     assert isinstance(value, Tensor)
     return value
 
 
 def is_trained(net: nn.Module, name: str) -> bool:
     """Whether the tensor called `name` is not a frozen parameter; substituted tensors are trained."""
-    while isinstance(net, (SomeRuns, Widened)):  # a union would be made anew at each of many calls
+    while isinstance(net, (SomeRuns, Widened)):  # a union would be made at each of many calls
         net = net._net[0]
     value = lookup(net, name)
     return value.requires_grad or not isinstance(value, nn.Parameter)
@@ -292,10 +292,10 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
         return declared
     shapes = {}
     for name, module in net.named_modules():
-        for part in _parts(module, kind_of(module), lambda _: True):
-            key = part.weight or part.bias
-            if part.role != "parameter" and key is not None:
-                axes = _core_ndim(module, part.role) if part.weight else 1
+        for one in sublayers(module, kind_of(module), lambda _: True):
+            key = one.weight or one.bias
+            if one.role != "parameter" and key is not None:
+                axes = _core_ndim(module, one.role) if one.weight else 1
                 shapes[f"{name}.{key}"] = lookup(module, key).shape[:-axes]
     if len(set(shapes.values())) > 1:
         raise ValueError(f"the layers disagree about the leading runs axes: {shapes}")
@@ -305,13 +305,13 @@ def runs_of(net: nn.Module) -> tuple[int, ...]:
 # --- how the layers are found -------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """A weight and a bias of one module, by their names in it."""
+class Sublayer(NamedTuple):
+    """One layer of a module that may be several: a weight and a bias, by their names in it."""
 
     role: Role
     weight: str | None
     bias: str | None = None
-    parallel: bool = False  # reads what the module reads, not what the part before it gives
+    parallel: bool = False  # reads what the module reads, not what the one before it gives
 
 
 def is_plain(module: nn.Module) -> bool:
@@ -361,12 +361,8 @@ def _core_ndim(module: nn.Module, role: Role) -> int:
     return len(getattr(module, "normalized_shape", (1,))) if role == "norm" else 2
 
 
-def parts_of(module: nn.Module, wanted: Callable[[Tensor], bool]) -> list[Part]:
-    """The module's own parameters that are `wanted`, in order of use."""
-    return _parts(module, role_of(module), wanted)
-
-
-def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool]) -> list[Part]:
+def sublayers(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool]) -> list[Sublayer]:
+    """The layers that a module of this role is, with its own parameters that are `wanted`, in order of use."""
     if isinstance(module, torch.jit.ScriptModule):
         kind = getattr(module, "original_name", type(module).__name__)
         raise ValueError(
@@ -381,20 +377,20 @@ def _parts(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], bool
             stored |= {name: f"parametrizations.{name}.{(same or [*chain._parameters])[-1]}"}
     # Frozen layers have their place, but no tensors.
     left = {name: path if wanted(lookup(module, path)) else None for name, path in stored.items()}
-    parts: list[Part] = []
+    found: list[Sublayer] = []
     if role is not None and isinstance(module, nn.MultiheadAttention):
-        parts += [Part("linear", left.pop(n), None, True) for n in _ATTENTION if n in left]
+        found += [Sublayer("linear", left.pop(n), None, True) for n in _ATTENTION if n in left]
         if "in_proj_weight" in left:
-            parts.append(Part("linear", left.pop("in_proj_weight"), left.pop("in_proj_bias", None)))
+            found.append(Sublayer("linear", left.pop("in_proj_weight"), left.pop("in_proj_bias", None)))
     elif role is not None and isinstance(module, nn.RNNBase | nn.RNNCellBase):
         for name in [n for n in left if n.startswith("weight")]:
             bias = left.pop(name.replace("weight", "bias"), None)
             # The state's matrix is added to the input's: both read what the layer reads.
-            parts.append(Part("linear", left.pop(name), bias, name.startswith("weight_hh")))
+            found.append(Sublayer("linear", left.pop(name), bias, name.startswith("weight_hh")))
     elif role is not None:
         weight, bias = (None, None) if role == "activation" else (left.pop("weight", None), left.pop("bias", None))
-        parts.append(Part(role, weight, bias))
-    return parts + [Part("parameter", path) for path in left.values() if path is not None]
+        found.append(Sublayer(role, weight, bias))
+    return found + [Sublayer("parameter", path) for path in left.values() if path is not None]
 
 
 @contextmanager

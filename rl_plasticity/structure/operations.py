@@ -4,6 +4,9 @@ from torch import nn
 
 from rl_plasticity.structure.layer import is_plain, role_of
 
+# What operations are called whose operands, not their names, make them what they are.
+PLUS_CONSTANT, OF_BRANCHES = "the addition of a constant", "a product of two activations"
+BY_COMPUTED = "a computed parameter"
 VIEWS = {
     "unsqueeze", "squeeze", "view", "reshape", "expand", "expand_as", "contiguous", "to", "type", "type_as", "float",
     "double", "half", "bfloat16", "clone", "detach", "data", "flatten", "alias", "cuda", "cpu",
@@ -35,8 +38,6 @@ POOLS_OF = {  # by how many axes of positions
     for n in (1, 2, 3)
 }
 POOLS = {pool for pools in POOLS_OF.values() for pool in pools} | DROPOUTS | {"mean", "amax", "max"}
-# What may lie between two factors of one matrix: it scales them.
-SCALE = VIEWS | SCALINGS | {"Dropout", "dropout", "Identity"}
 # What may lie between hidden units and the layer that reads them in order.
 KEEP_UNITS = POOLS | {"flatten", "Flatten", "view", "reshape", "contiguous", "to", "float", "clone"}
 # One of these must bring a feature map's channels to the last axis, where a linear layer reads them.
@@ -50,18 +51,8 @@ FILLS = {"where", "masked_fill", "setitem"}  # whose numbers are values
 HOMOGENEOUS = VIEWS | FLIPS | CUTS | SUMS | SCALINGS | JOINS | POOLS
 HOMOGENEOUS |= {"relu", "leaky_relu", "ReLU", "LeakyReLU", "PReLU", "sum", "neg", "index_add", "masked_fill"}
 HOMOGENEOUS |= {"Flatten", "Unflatten", "permute", "movedim", "index_select", "gather", "repeat", "repeat_interleave"}
-HOMOGENEOUS |= {
-    "unflatten",
-    "roll",
-    "flip",
-    "pad",
-    "ZeroPad2d",
-    "pixel_shuffle",
-    "PixelShuffle",
-    "unfold",
-    "interpolate",
-    "Upsample",
-}
+HOMOGENEOUS |= {"unflatten", "roll", "flip", "pad", "ZeroPad2d", "pixel_shuffle", "PixelShuffle", "unfold"}
+HOMOGENEOUS |= {"interpolate", "Upsample"}
 
 
 def plain(name: str, of_number: bool = False) -> str:

@@ -11,15 +11,16 @@ from torch import fx, nn
 
 from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure.calling import flat, shadow
 from rl_plasticity.structure.layer import Layer, role_of
 from rl_plasticity.structure.operations import operation_of, plain
-from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
+from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
 
 def trace(net: nn.Module, walk: Walk) -> str | None:
     """Walk along the dataflow graph of `net`, or return why there is none. Net and random states do not change."""
     if role_of(net) is not None:  # the network is one layer
-        walk.returned = [walk.module("", Value(frozenset({RAW})))]
+        walk.returned = [walk.module("", Value(frozenset({INPUT})))]
         return None
     with random_states_kept(net):
         try:
@@ -48,10 +49,9 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
 
 
 def _graph(net: nn.Module) -> fx.Graph:
-    shared: dict[int, object] = {id(t): t for t in (*net.parameters(), *net.buffers())}
     arguments = inspect.signature(net.forward).parameters.values()
     defaults = {a.name: a.default for a in arguments if a.default is not a.empty}
-    copied = copy.deepcopy(net, shared)
+    copied = shadow(net)
     for module in copied.modules():  # a user's own hooks do not expect symbols
         module._forward_hooks.clear()
         module._forward_pre_hooks.clear()
@@ -72,7 +72,7 @@ class _Tracer(fx.Tracer):
 def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence[Any]) -> Value:
     """The value of one node of the graph."""
     if node.op == "placeholder":
-        return Value(frozenset({RAW}))
+        return Value(frozenset({INPUT}))
     if node.op == "call_module":
         module = walk.modules[str(node.target)]
         if role_of(module) is None:
@@ -101,15 +101,4 @@ def _try_norm(walk: Walk, gain: Layer) -> None:
             output = copied.forward(x)
     except Exception:  # it takes other inputs
         return
-    walk.find_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())
-
-
-def flat(values: Any) -> list[Any]:
-    """What is in nested lists, tuples, mappings and dataclasses, in order."""
-    if isinstance(values, dict) or hasattr(values, "items"):
-        return [item for value in values.values() for item in flat(value)]
-    if isinstance(values, list | tuple | set):
-        return [item for value in values for item in flat(value)]
-    if hasattr(values, "__dataclass_fields__"):
-        return [item for value in vars(values).values() for item in flat(value)]
-    return [values]
+    walk.try_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.structure.calling import Example
 from rl_plasticity.structure.layer import Layer, lookup, unwrapped
 from rl_plasticity.structure.walk import Walk
-from rl_plasticity.structure.watch import Example, watched_call
+from rl_plasticity.structure.watch import watched_call
 
 
 @dataclass(frozen=True)
-class HiddenUnits:
+class HiddenLayer:
     """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed.
 
     Attributes:
@@ -58,10 +59,10 @@ class HiddenUnits:
         return activation.movedim(axis, k).flatten(k + 1)
 
 
-def renewed(
+def recycled(
     net: nn.Module,
-    chosen: Sequence[tuple[HiddenUnits, Tensor]],
-    fresh: Callable[[HiddenUnits, str], Tensor],
+    chosen: Sequence[tuple[HiddenLayer, Tensor]],
+    fresh: Callable[[HiddenLayer, str], Tensor],
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """The parameters of `net` when units start afresh; nothing is written.
 
@@ -95,7 +96,7 @@ def renewed(
     return found
 
 
-def activations_of(net: nn.Module, units: Sequence[HiddenUnits], inputs: Example) -> list[Tensor]:
+def activations_of(net: nn.Module, units: Sequence[HiddenLayer], inputs: Example) -> list[Tensor]:
     """The output of each activation in `units`, modules and functions, when `net` is called on `inputs`."""
     net = unwrapped(net)
     outputs = watched_call(net, Walk(net, {}, None), inputs, gradients=False).outputs

@@ -1,19 +1,25 @@
-"""Walking through a network, operation by operation: which layers there are, and what feeds each."""
+"""A walk through a network, operation by operation: which layers there are, and what feeds each.
+
+`Walk.module` and `Walk.call` are told, in forward order, of each module that is a layer and of each operation between
+them. Both take what `Value` says of their inputs and return what it says of their output. What is a layer, also one of
+bare parameters, becomes a node.
+"""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.structure import operations as ops
-from rl_plasticity.structure.layer import COMPUTED, Layer, Role, kind_of, lookup, parts_of, role_of, runs_of
+from rl_plasticity.structure.layer import COMPUTED, Layer, Role, Sublayer, kind_of, lookup, role_of, runs_of, sublayers
 
-RAW = -1  # stands for the network's own inputs among the inputs of a node
+INPUT = -1  # stands for the network's own inputs among the inputs of a node
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,11 @@ class Weight:
 
     name: str
     flipped: bool = False
+
+    @property
+    def owner(self) -> str:
+        """The name of the module that has it."""
+        return self.name.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,7 @@ class Value:
     @property
     def has_layers(self) -> bool:
         """Whether scaling a layer may scale it."""
-        return bool(self.sources - {RAW})
+        return bool(self.sources - {INPUT})
 
     def after(self, operation: str) -> "Value":
         """The value behind an operation."""
@@ -65,7 +76,87 @@ def joined(values: Iterable[Value]) -> Value:
     )
 
 
-def said_of(name: str, roles: Mapping[str, str]) -> str | None:
+@dataclass(frozen=True)
+class Operation:
+    """An operation between layers.
+
+    Attributes:
+        name: torch's, as `operations.plain` has it.
+        operands: its arguments that are tensors.
+        others: its arguments that are none.
+    """
+
+    name: str
+    operands: Sequence[Value]
+    others: Sequence[Any]
+
+    @cached_property
+    def weights(self) -> list[Weight]:
+        """The operands that are parameters."""
+        return [a.weight for a in self.operands if a.weight is not None]
+
+    @cached_property
+    def values(self) -> list[Value]:
+        """The operands that are none."""
+        return [a for a in self.operands if a.weight is None]
+
+    @cached_property
+    def data(self) -> Value:
+        """Where these come from."""
+        return joined(self.values)
+
+    @cached_property
+    def made_of(self) -> list[str]:
+        """The bare parameters from which those of them without data were computed."""
+        return sorted(name for a in self.values if not a.sources for name in a.parameters)
+
+    @property
+    def constants(self) -> int:
+        """How many of them come from no layer and no input."""
+        return sum(not a.sources for a in self.values)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the outcome depends on neither data nor parameters."""
+        is_zero = self.name in ops.SCALINGS and 0 in self.numbers
+        return not self.weights and (is_zero or not (self.data.sources or self.data.parameters))
+
+    @property
+    def numbers(self) -> list[float]:
+        """The numbers among the other arguments."""
+        return [n for n in self.others if isinstance(n, int | float)]
+
+    @property
+    def between(self) -> str:
+        """Its name between two layers; if its operands make it inhomogeneous, a name that says so."""
+        name, numbers, layered = self.name, self.numbers, [a.has_layers for a in self.values]
+        if name == "pad":  # the sizes come in pairs, the value behind them
+            return ops.PLUS_CONSTANT if len(numbers) % 2 and numbers[-1] else name
+        if name in ops.PRODUCTS | ops.SCALINGS:
+            if sum(layered) > 1:
+                return ops.OF_BRANCHES
+            if "div" in name and any(layered) and not layered[0]:
+                return "rtruediv"
+            return ops.PLUS_CONSTANT if name in ops.PRODUCTS - {"einsum"} and self.constants > 1 else "mul"
+        if any(isinstance(n, torch.dtype) and not n.is_floating_point for n in self.others):
+            return "a cast to whole numbers"
+        added = self.constants > ops.PLACES.get(name, 0) or (name in ops.SUMS | ops.FILLS and any(numbers))
+        return ops.PLUS_CONSTANT if added and name in ops.HOMOGENEOUS else name
+
+    def takes_transposed(self, weight: Weight) -> bool | None:
+        """Whether it takes the stored matrix as [in, out]; None if that cannot be told."""
+        if self.name == "einsum":
+            return None
+        if self.name in ops.CONVOLUTIONS:
+            return "transpose" in self.name
+        if self.name in ("linear", "embedding", "bilinear"):
+            return weight.flipped
+        operands = self.operands[1:] if self.name in ops.ADDENDS else self.operands
+        is_left = bool(operands) and operands[0].weight is not None and operands[0].weight.name == weight.name
+        return is_left == weight.flipped
+
+
+def given_role(name: str, roles: Mapping[str, str]) -> str | None:
     """The role of the first pattern that the parameter's name matches."""
     return next((role for pattern, role in roles.items() if fnmatchcase(name, pattern)), None)
 
@@ -84,11 +175,11 @@ class Walk:
         self.modules = dict(net.named_modules())
         self.name_of = {id(p): n for n, p in net.named_parameters()}  # tied parameters count once, by first name
         self.nodes: list[Layer] = []
-        self.seen: set[str] = set()  # the parameters that have a node
         self.returned: list[Value] = []
         self.uses: Counter[str] = Counter()  # how many nodes read a parameter
         self.weights: dict[int, str] = {}  # of nodes, their own or another's
-        self._reads: Counter[int] = Counter()  # how many operations read a node's output as it is
+        self._placed: set[str] = set()  # the parameters that have a node
+        self._readers: Counter[int] = Counter()  # how many operations read a node's output as it is
         self._biases: dict[int, str] = {}  # bare parameters that were added right behind a node
         self._joined: dict[str, int] = {}  # bare parameters that were joined to something, and their nodes
 
@@ -108,26 +199,26 @@ class Walk:
 
     def module(self, prefix: str, data: Value) -> Value:
         """Append the nodes of a module that reads `data`, and of the modules in it; returns the module's output."""
-        self._read([data])
+        self._count_readers([data])
         for name in sorted(data.parameters):  # given to a module among its inputs
-            self._decide(name, "undecided")
+            self._place(name, "undecided")
             data = data.after(_bare(name))
         module = self.modules[prefix]
         kind = type(module).__name__
         if isinstance(module, nn.Bilinear):
             data = data.after(kind)
         out: Value | None = None
-        for part in parts_of(module, self.trained):
-            if part.role == "parameter" and part.weight is not None:
+        for one in sublayers(module, role_of(module), self.trained):
+            if one.role == "parameter" and one.weight is not None:
                 # The shape of an activation is neither a gain nor a bias. Attention has biases and additional tokens.
-                role = "ignore" if role_of(module) == "activation" else "undecided"
-                name = self._full_name(module, part.weight)
-                self._decide(name, "parameter" if isinstance(module, nn.MultiheadAttention) else role)
-            elif part.parallel and out is not None:
-                out = joined([out, self._part(prefix, part.role, part.weight, part.bias, data)])
+                use = "ignore" if role_of(module) == "activation" else "undecided"
+                name = self._full_name(module, one.weight)
+                self._place(name, "parameter" if isinstance(module, nn.MultiheadAttention) else use)
+            elif one.parallel and out is not None:
+                out = joined([out, self._sublayer(prefix, one, data)])
             else:
                 data = data if out is None else out.after(kind)
-                out = self._part(prefix, part.role, part.weight, part.bias, data)
+                out = self._sublayer(prefix, one, data)
         if out is not None and isinstance(module, nn.RNNBase | nn.RNNCellBase):
             out = out.after(kind)
         if role_of(module) is not None and prefix:
@@ -137,49 +228,40 @@ class Walk:
                 out = inner if len(self.nodes) > before and self.nodes[-1].role != "parameter" else out
         return data if out is None else out
 
-    def _part(self, prefix: str, role: Role, weight: str | None, bias: str | None, data: Value) -> Value:
-        module = self.modules[prefix]
-        names = [None if key is None else self._full_name(module, key) for key in (weight, bias)]
+    def _sublayer(self, prefix: str, one: Sublayer, data: Value) -> Value:
+        module, role = self.modules[prefix], one.role
+        names = [None if key is None else self._full_name(module, key) for key in (one.weight, one.bias)]
         # A tied layer or a second call is a node too, for what is the head and what feeds what, but its tensors
         # belong to the first.
-        weight_name, bias_name = (None if name in self.seen else name for name in names)
+        weight_name, bias_name = (None if name in self._placed else name for name in names)
         more: dict[str, Any] = {"transposed": type(module).__name__ == "Conv1D"}
         if role == "conv":
             more = {"transposed": module.transposed, "groups": module.groups}
         elif role == "activation":
             more = {"kind": type(module).__name__}
-        if role in ("linear", "conv", "embedding") and weight is None and "weight" in vars(module):
+        if role in ("linear", "conv", "embedding") and one.weight is None and "weight" in vars(module):
             more["kind"] = COMPUTED  # no parameter: a hook makes it before each call, as torch's pruning does
         if names[0] is not None:
             self.weights[len(self.nodes)] = names[0]
         out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
         used = [name for name in names if name is not None]
-        self.seen.update(used)
+        self._placed.update(used)
         self.uses.update(used)
-        if weight is not None and weight.startswith("parametrizations."):  # all that this weight is computed from
-            chain = f"{prefix}.{weight.rpartition('.')[0]}.".lstrip(".")
-            self.seen.update(n for n in self.name_of.values() if n.startswith(chain))
+        if one.weight is not None and one.weight.startswith("parametrizations."):  # all that it is computed from
+            chain = f"{prefix}.{one.weight.rpartition('.')[0]}.".lstrip(".")
+            self._placed.update(n for n in self.name_of.values() if n.startswith(chain))
         return out
 
-    def unread(self) -> None:
-        """Append the nodes of modules that have parameters without a node."""
-        for name, module in self.modules.items():
-            keys = [key for part in parts_of(module, self.trained) for key in (part.weight, part.bias)]
-            names = [self._full_name(module, key) for key in keys if key is not None]
-            missed = [n for n in names if n not in self.seen]
-            if missed == [f"{name}.bias"] and f"{name}.weight" in names:  # the forward used its weight alone
-                self._decide(missed[0], "undecided")
-            elif missed:
-                self.module(name, Value())
+    # --- at the end -----------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def correct(self) -> None:
         """Correct what later operations have shown to be wrong."""
-        self._read(self.returned)
+        self._count_readers(self.returned)
         for i, name in self._biases.items():
-            if self._reads[i] > 1:  # something reads the layer's output without it
+            if self._readers[i] > 1:  # something reads the layer's output without it
                 self.nodes[i] = replace(self.nodes[i], bias_name=None)
-                self.seen.discard(name)
-                self._decide(name, "undecided")
+                self._placed.discard(name)
+                self._place(name, "undecided")
                 for k, node in enumerate(self.nodes):
                     if i in node.inputs:
                         self.nodes[k] = replace(node, through=tuple(sorted({*node.through, _bare(name)})))
@@ -188,14 +270,252 @@ class Walk:
             if not any(_bare(name) in node.through for node in self.nodes):  # no layer reads it: a log_std, say
                 self.nodes[i] = replace(self.nodes[i], role="undecided")
 
-    def _read(self, values: Iterable[Value]) -> None:
-        raw = [v for v in values if len(v.sources) == 1 and not v.through and not v.biased]
-        self._reads.update(i for v in raw for i in v.sources)
+    def append_unreached(self) -> None:
+        """Append the nodes of modules that have parameters without a node."""
+        for name, module in self.modules.items():
+            keys = [key for one in sublayers(module, role_of(module), self.trained) for key in (one.weight, one.bias)]
+            names = [self._full_name(module, key) for key in keys if key is not None]
+            missed = [n for n in names if n not in self._placed]
+            if missed == [f"{name}.bias"] and f"{name}.weight" in names:  # the forward used its weight alone
+                self._place(missed[0], "undecided")
+            elif missed:
+                self.module(name, Value())
 
-    def find_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], output: Any, data: Value) -> None:
+    def _count_readers(self, values: Iterable[Value]) -> None:
+        as_it_is = [v for v in values if len(v.sources) == 1 and not v.through and not v.biased]
+        self._readers.update(i for v in as_it_is for i in v.sources)
+
+    # --- operations -----------------------------------------------------------------------------------------------
+
+    def call(self, name: str, operands: Sequence[Value], others: Sequence[Any] = ()) -> Value:
+        """The output of an operation on tensors; `others` are its arguments that are none."""
+        if name in ops.NO_TENSOR or (operands and all(a.number for a in operands)):
+            return Value(number=True)
+        if name in ops.MAKERS:
+            return Value()
+        operands = [a for a in operands if not a.number]
+        op = Operation(name, operands[:1] if name in ops.SHAPED else operands, others)
+        self._count_readers(op.operands)
+        if op.weights and not op.values:
+            return self._of_parameters(op)
+        if op.is_constant:
+            return Value()
+        if name in ops.SUMS | ops.SCALINGS | ops.PRODUCTS:
+            for parameter in sorted(op.data.parameters):  # used in ways of its own
+                self._place(parameter, "undecided")
+        is_bias = op.weights and all(len(self._shape(made)) < 2 for made in op.made_of)
+        if name in ops.LAYERS and op.data.sources and op.made_of and not is_bias:
+            return self._computed(op, [*op.made_of, *(w.name for w in op.weights)])
+        return self._with_weights(op) if op.weights else self._without_weights(op)
+
+    def _of_parameters(self, op: Operation) -> Value:
+        """A view of a parameter; or something computed from parameters alone."""
+        weight, shape = op.weights[0], self._shape(op.weights[0].name)
+        if len(op.weights) == 1:
+            if op.name in ops.VIEWS and not (op.name in ops.RESHAPES and len(self._axes(weight.name)) > 1):
+                return Value(weight=weight)
+            if op.name in ops.FLIPS and (not op.others or set(op.others) <= {-1, -2} or len(shape) == 2):
+                return Value(weight=replace(weight, flipped=not weight.flipped))
+            if op.name in ops.CUTS and not (len(shape) > 2 and any(isinstance(n, int) for n in op.others)):
+                return Value(weight=weight)
+        return Value(parameters=frozenset(w.name for w in op.weights))
+
+    def _without_weights(self, op: Operation) -> Value:
+        """An operation on data alone: a norm without gain, an activation, or something between layers."""
+        if op.name in ops.NORMS:
+            return self.node(f"{op.name}()", "norm", op.data)
+        if op.name in ops.ACTIVATIONS and op.data.has_layers and not op.data.through & ops.JOINS:
+            return self.node(f"{op.name}()", "activation", op.data, kind=op.name)
+        if op.data.parameters and op.data.sources:
+            return Value(op.data.sources, op.data.through | {ops.BY_COMPUTED})
+        return op.data.after(op.between)
+
+    def _with_weights(self, op: Operation) -> Value:
+        """An operation on data and parameters: the first of these that it can be."""
+        kinds = (self._noise, self._addmm, self._layer, self._own_module, self._norm, self._gain, self._addition)
+        found = (kind(op) for kind in kinds)
+        return next((value for value in found if value is not None), None) or self._undecided(op)
+
+    def _noise(self, op: Operation) -> Value | None:
+        """A parameter times fixed noise, say: there is no data."""
+        if op.data.sources or op.name == "embedding":
+            return None
+        return Value(parameters=op.data.parameters.union(w.name for w in op.weights))
+
+    def _addmm(self, op: Operation) -> Value | None:
+        """A product and the addition of a matrix in one."""
+        added = op.operands[0]
+        if op.name not in ops.ADDENDS or op.others or added.weight not in self._split(op)[0]:
+            return None
+        return self.call("add", [self.call(ops.ADDENDS[op.name], op.operands[1:]), added])
+
+    def _split(self, op: Operation) -> tuple[list[Weight], list[Weight]]:
+        """The parameters among its operands that are matrices (a layer's may be [1, n]), and the others."""
+        axes = self._shape if op.name in ops.LAYERS else self._axes
+        matrices = [w for w in op.weights if len(axes(w.name)) > 1]
+        return matrices, [w for w in op.weights if w not in matrices]
+
+    def _layer(self, op: Operation) -> Value | None:
+        """A linear layer, convolution or embedding, of bare parameters or of a module's."""
+        matrices, biases = self._split(op)
+        is_layer = op.name in ops.PRODUCTS | ops.CONVOLUTIONS | {"embedding"}
+        if not is_layer or len(matrices) != 1 or len(biases) > 1:
+            return None
+        (weight,) = matrices
+        role: Role = "conv" if op.name in ops.CONVOLUTIONS else "embedding" if op.name == "embedding" else "linear"
+        given = self._role_of(weight.name, "linear")
+        transposed = op.takes_transposed(weight)
+        if self._is_its_module_s(weight, biases, role):
+            out = self.module(weight.owner, op.data)
+        elif (
+            given not in ("linear", "matrix", "parameter")
+            or transposed is None
+            or (role == "linear" and len(self._shape(weight.name)) > 2)  # several matrices
+        ):
+            self._place(weight.name, "undecided" if given == "linear" else given)
+            out = self._computed(op, [w.name for w in (weight, *biases)])
+        else:
+            out = self._bare_layer(op, weight, biases, role, transposed)
+        return out.after(ops.PLUS_CONSTANT) if op.constants and op.name not in ("einsum", "embedding") else out
+
+    def _is_its_module_s(self, weight: Weight, biases: Sequence[Weight], role: Role) -> bool:
+        """Whether the layer is the one that the weight's module is by its class."""
+        module = self.modules[weight.owner]
+        if role_of(module) != role or type(module).__name__ == "Conv1D":
+            return False
+        bias = module._parameters.get("bias")
+        bias_is_read = bias is None or self.name_of[id(bias)] in [b.name for b in biases]
+        return weight.name != f"{weight.owner}.weight" or (bias_is_read and not weight.flipped)
+
+    def _bare_layer(
+        self, op: Operation, weight: Weight, biases: Sequence[Weight], role: Role, transposed: bool
+    ) -> Value:
+        module = self.modules[weight.owner]
+        of_module = role_of(module) or (kind_of(module) and weight.name == f"{weight.owner}.weight")
+        bias_names = [self._claim(bias.name) for bias in biases]
+        self.weights[len(self.nodes)] = weight.name
+        return self.node(
+            weight.owner if of_module else weight.name,
+            role,
+            op.data,
+            weight_name=self._claim(weight.name),
+            bias_name=(*bias_names, None)[0],
+            transposed=transposed,
+            groups=module.groups if role == "conv" and of_module else 1,
+        )
+
+    def _own_module(self, op: Operation) -> Value | None:
+        """A module whose weights are used in another way than its own; the addition of a bias is not one."""
+        is_bias = op.name in ops.SUMS and len(op.weights) == 1 and not self._split(op)[0]
+        owner = op.weights[0].owner
+        return None if is_bias or role_of(self.modules[owner]) is None else self.module(owner, op.data.after(op.name))
+
+    def _norm(self, op: Operation) -> Value | None:
+        if op.name not in ops.NORMS or op.data.parameters:
+            return None
+        names = [self._claim(w.name) for w in op.weights]
+        return self.node(op.weights[0].name, "norm", op.data, weight_name=names[0], bias_name=(*names, None)[1])
+
+    def _gain(self, op: Operation) -> Value | None:
+        (weight, *more), role = op.weights, self._role_of(op.weights[0].name, "gain")
+        if more or op.name not in ops.SCALINGS or self._split(op)[0] or not self._may_be_gain(weight.name):
+            return None
+        if role not in ("gain", "norm") or weight.name in self._placed:
+            return None
+        return self.node(weight.name, role, op.data, weight_name=self._claim(weight.name))
+
+    def _addition(self, op: Operation) -> Value | None:
+        """A parameter that is added: the bias of the layer before if that has none, else a table or a token."""
+        if op.name not in ops.SUMS or len(op.weights) > 1:
+            return None
+        (weight,), data, shape = op.weights, op.data, self._shape(op.weights[0].name)
+        nodes = [self.nodes[i] for i in data.sources - {INPUT}]
+        if len(shape) > 1 and any(node.kind == COMPUTED for node in nodes):
+            self._place(weight.name, "undecided")  # the biases of several layers, or a table
+        elif len(shape) == 1 and len(nodes) == len(data.sources) == 1 and self._is_bias_of(nodes[0], weight, data):
+            (i,) = data.sources
+            self.nodes[i] = replace(nodes[0], bias_name=self._claim(weight.name))
+            self._biases[i] = weight.name
+            return replace(data, biased=True)
+        self._place(weight.name, "parameter")
+        return data.after("the addition of a bare parameter")
+
+    def _is_bias_of(self, node: Layer, weight: Weight, data: Value) -> bool:
+        """Whether a vector that is added to `data` is a bias of the node that gives it."""
+        if data.through or node.weight_name is None or node.bias_name is not None or weight.name in self._placed:
+            return False
+        units = self.net.get_parameter(node.weight_name).shape[len(self.runs) + node.transposed]
+        return self._shape(weight.name) == [units] and self._role_of(weight.name, "bias") == "bias"
+
+    def _computed(self, op: Operation, names: Sequence[str]) -> Value:
+        """A layer without tensors: its weight is computed from these parameters, or used in an unusual way.
+
+        It is a node because the layers before it are no heads.
+        """
+        for name in names:
+            self._place(name, "undecided")
+        owners = {Weight(name).owner for name in names}
+        name = owners.pop() if len(owners) == 1 and owners != {""} else names[0]
+        role = "conv" if op.name in ops.CONVOLUTIONS else "linear"
+        return self.node(name, role, replace(op.data, parameters=frozenset()), kind=COMPUTED).after(ops.BY_COMPUTED)
+
+    def _undecided(self, op: Operation) -> Value:
+        """What cannot be told: a token where it is joined to something."""
+        if op.name in ops.LAYERS:
+            return self._computed(op, [w.name for w in op.weights])
+        data = op.data
+        for weight in op.weights:
+            before = len(self.nodes)
+            self._place(weight.name, "parameter" if op.name in ops.JOINS else "undecided")
+            if op.name in ops.JOINS and len(self.nodes) == before + 1 and self.nodes[-1].role == "parameter":
+                self._joined[weight.name] = before
+            data = data.after(_bare(weight.name))
+        return data
+
+    # --- bare parameters ------------------------------------------------------------------------------------------
+
+    def _full_name(self, module: nn.Module, key: str) -> str:
+        return self.name_of[id(lookup(module, key))]
+
+    def _shape(self, name: str) -> list[int]:
+        """A parameter's, without the runs axes."""
+        return [*self.net.get_parameter(name).shape[len(self.runs) :]]
+
+    def _axes(self, name: str) -> list[int]:
+        """The lengths of its axes that are longer than one."""
+        return [n for n in self._shape(name) if n != 1]
+
+    def _claim(self, name: str) -> str | None:
+        """A parameter's name for the node that has it; None if another node has it or it is frozen."""
+        free = name not in self._placed and self.trained(self.net.get_parameter(name))
+        self._placed.add(name)
+        self.uses[name] += 1
+        return name if free else None
+
+    def _place(self, name: str, use: str) -> None:
+        """Append the node of a bare parameter that has none yet, given what it is used for."""
+        if name in self._placed or not self.trained(self.net.get_parameter(name)):
+            return
+        role = self._role_of(name, use)
+        self._placed.add(name)
+        if role != "ignore":
+            self.node(name, "parameter" if role in ("matrix", "bias") else role, Value(), weight_name=name)
+
+    def _role_of(self, name: str, use: str) -> str:
+        """What the user says that a bare parameter is, else what it is used for. Its shape tells nothing."""
+        ignored = getattr(type(self.modules[Weight(name).owner]), "layer_role", None) == "ignore"  # ours say so
+        return given_role(name, self.roles) or ("ignore" if ignored else use)
+
+    def _may_be_gain(self, name: str) -> bool:
+        """Whether it was said to be one, or starts at all ones, several of them."""
+        parameter, several = self.net.get_parameter(name), math.prod(self._shape(name)) > 1
+        starts_at_ones = several and not parameter.is_meta and bool((parameter == 1).all())
+        return starts_at_ones or given_role(name, self.roles) is not None
+
+    def try_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], output: Any, data: Value) -> None:
         """Make the bare gain of a module a norm layer if the output does not change with the size of the input."""
-        mine = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == prefix]
-        if not mine or not isinstance(output, Tensor) or not inputs[0].is_floating_point():
+        gains = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == prefix]
+        if not gains or not isinstance(output, Tensor) or not inputs[0].is_floating_point():
             return
         try:
             with torch.no_grad():
@@ -203,252 +523,12 @@ class Walk:
         except Exception:  # whatever a foreign module raises: then it stays a gain
             return
         if isinstance(again, Tensor) and again.shape == output.shape:
-            size = output.detach().float().norm()
-            if bool((again - output).detach().float().norm() < 0.02 * size):
-                for i in mine:
+            size, moved = (t.detach().float().norm() for t in (output, again - output))
+            if bool(moved < 0.02 * size):
+                for i in gains:
                     self.nodes[i] = replace(self.nodes[i], role="norm", through=tuple(sorted(data.through)))
-
-    # --- operations -----------------------------------------------------------------------------------------------
-
-    def call(self, op: str, arguments: Sequence[Value], others: Sequence[Any] = ()) -> Value:
-        """The output of an operation on values; `others` are its arguments that are no tensors."""
-        if op in ops.NO_TENSOR or (arguments and all(a.number for a in arguments)):
-            return Value(number=True)
-        arguments = [a for a in arguments if not a.number]
-        if op in ops.MAKERS:
-            return Value()
-        if op in ops.SHAPED:
-            arguments = arguments[:1]
-        self._read(arguments)
-        weights = [a.weight for a in arguments if a.weight is not None]
-        values = [a for a in arguments if a.weight is None]
-        if weights and not values:
-            return self._of_parameters(op, weights, others)
-        data = joined(values)
-        nothing = op in ops.SCALINGS and 0 in [n for n in others if isinstance(n, int | float)]
-        if not weights and (nothing or not (data.sources or data.parameters)):
-            return Value()
-        if op in ops.SUMS | ops.SCALINGS | ops.PRODUCTS:
-            for name in sorted(data.parameters):
-                self._decide(name, "undecided")  # computed from a bare parameter in ways of its own
-        made = sorted(n for a in values if not a.sources for n in a.parameters)
-        is_weight = not weights or any(len(self._core(Weight(n))) > 1 for n in made)  # and no bias
-        if op in ops.LAYERS and data.sources and made and is_weight:
-            return self._computed(op, made, weights, data)
-        if weights:
-            return self._with_weights(op, arguments, weights, data, others)
-        if op in ops.NORMS:
-            return self.node(f"{op}()", "norm", data)
-        if op in ops.ACTIVATIONS and data.has_layers and not data.through & ops.JOINS:
-            return self.node(f"{op}()", "activation", data, kind=op)
-        if data.parameters and data.sources:
-            return Value(data.sources, data.through | {"a computed parameter"})
-        return data.after(self._between(op, values, others, sum(a.has_layers for a in values) > 1))
-
-    @staticmethod
-    def _between(op: str, values: Sequence[Value], others: Sequence[Any], several: bool) -> str:
-        """The name of an operation between layers; if its operands make it inhomogeneous, a name that says so."""
-        numbers = [n for n in others if isinstance(n, int | float)]
-        constants = sum(not a.sources for a in values)
-        if op == "pad":  # the sizes come in pairs, the value behind them
-            return "the addition of a constant" if len(numbers) % 2 and numbers[-1] else op
-        if op in ops.PRODUCTS | ops.SCALINGS:
-            if several:
-                return "a product of two activations"
-            if "div" in op and not values[0].has_layers and any(v.has_layers for v in values):
-                return "rtruediv"
-            return "the addition of a constant" if op in ops.PRODUCTS - {"einsum"} and constants > 1 else "mul"
-        if any(isinstance(n, torch.dtype) and not n.is_floating_point for n in others):
-            return "a cast to whole numbers"
-        if constants > ops.PLACES.get(op, 0) or (op in ops.SUMS | ops.FILLS and any(numbers)):
-            return "the addition of a constant" if op in ops.HOMOGENEOUS else op
-        return op
-
-    def _of_parameters(self, op: str, weights: Sequence[Weight], others: Sequence[Any]) -> Value:
-        """A view of a parameter; or something computed from parameters alone."""
-        weight, core = weights[0], self._core(weights[0])
-        if len(weights) == 1:
-            if op in ops.VIEWS and not (op in ops.RESHAPES and len(self._axes(weight.name)) > 1):
-                return Value(weight=weight)
-            if op in ops.FLIPS and (not others or set(others) <= {-1, -2} or len(core) == 2):
-                return Value(weight=replace(weight, flipped=not weight.flipped))
-            if op in ops.CUTS and not (len(core) > 2 and any(isinstance(n, int) for n in others)):
-                return Value(weight=weight)
-        return Value(parameters=frozenset(w.name for w in weights))
-
-    def _with_weights(
-        self, op: str, arguments: Sequence[Value], weights: Sequence[Weight], data: Value, others: Sequence[Any]
-    ) -> Value:
-        """An operation on data and parameters: a layer, a gain, a bias, a token, or something that cannot be told."""
-        if not data.sources and op != "embedding":  # only constants: a parameter times fixed noise, say
-            return Value(parameters=data.parameters.union(w.name for w in weights))
-        owner = weights[0].name.rpartition(".")[0]
-        typed = role_of(self.modules.get(owner, nn.Identity()))
-        matrices = [w for w in weights if len(self._core(w) if op in ops.LAYERS else self._axes(w.name)) > 1]
-        vectors = [w for w in weights if w not in matrices]
-        (first, *more) = weights
-        if op in ops.ADDENDS and first in matrices and arguments[0].weight == first and not others:
-            return self.call("add", [self.call(ops.ADDENDS[op], arguments[1:]), arguments[0]])
-        if op in ops.PRODUCTS | ops.CONVOLUTIONS | {"embedding"} and len(matrices) == 1 and len(vectors) < 2:
-            out = self._layer(op, matrices[0], vectors, arguments, data, others)
-            added = any(a.weight is None and not a.sources for a in arguments) and op not in ("einsum", "embedding")
-            return out.after("the addition of a constant") if added else out
-        is_bias = op in ops.SUMS and not more and first in vectors
-        if typed is not None and not is_bias:  # a module's weights used in another way than its own
-            return self.module(owner, data.after(op))
-        if op in ops.NORMS and not data.parameters:
-            names = [self._take(w.name) for w in weights]
-            return self.node(first.name, "norm", data, weight_name=names[0], bias_name=(*names, None)[1])
-        if op in ops.SCALINGS and not more and first in vectors and self._may_be_gain(first.name):
-            role = self._role_of(first.name, "gain")
-            if role in ("gain", "norm") and first.name not in self.seen:
-                return self.node(first.name, role, data, weight_name=self._take(first.name))
-        if op in ops.SUMS and not more:
-            return self._added(first, data)
-        if op in ops.LAYERS:
-            return self._computed(op, [], weights, data)
-        for weight in weights:
-            before = len(self.nodes)
-            self._decide(weight.name, "parameter" if op in ops.JOINS else "undecided")
-            if op in ops.JOINS and len(self.nodes) == before + 1 and self.nodes[-1].role == "parameter":
-                self._joined[weight.name] = before
-            data = data.after(_bare(weight.name))
-        return data
-
-    def _computed(self, op: str, names: Sequence[str], weights: Sequence[Weight], data: Value) -> Value:
-        """A layer without tensors: its weight is computed from these parameters, or used in an unusual way.
-
-        It is a node because the layers before it are no heads.
-        """
-        names = [*names, *(w.name for w in weights)]
-        for name in names:
-            self._decide(name, "undecided")
-        owners = {name.rpartition(".")[0] for name in names}
-        name = owners.pop() if len(owners) == 1 and owners != {""} else names[0]
-        data = replace(data, parameters=frozenset())
-        role = "conv" if op in ops.CONVOLUTIONS else "linear"
-        return self.node(name, role, data, kind=COMPUTED).after("a computed parameter")
-
-    def _added(self, weight: Weight, data: Value) -> Value:
-        """A parameter that is added: the bias of the layer before if that has none, else a table or a token."""
-        if len(self._core(weight)) > 1 and any(self.nodes[i].kind == COMPUTED for i in data.sources - {RAW}):
-            self._decide(weight.name, "undecided")  # the biases of several layers, or a table
-            return data.after("the addition of a bare parameter")
-        if len(data.sources) == 1 and not data.through and data.has_layers and len(self._core(weight)) == 1:
-            (i,) = data.sources
-            node = self.nodes[i]
-            stored = None if node.weight_name is None else self.net.get_parameter(node.weight_name)
-            units = None if stored is None else stored.shape[len(self.runs) + node.transposed]
-            free = node.bias_name is None and weight.name not in self.seen
-            if free and self._core(weight) == [units] and self._role_of(weight.name, "bias") == "bias":
-                self.nodes[i] = replace(node, bias_name=self._take(weight.name))
-                self._biases[i] = weight.name
-                return replace(data, biased=True)
-        self._decide(weight.name, "parameter")
-        return data.after("the addition of a bare parameter")
-
-    def _layer(
-        self, op: str, weight: Weight, biases: Sequence[Weight], arguments: Sequence[Value], data: Value,
-        others: Sequence[Any],
-    ) -> Value:  # fmt: skip
-        """A linear layer, convolution or embedding made of bare parameters, or of a module's parameters."""
-        owner = weight.name.rpartition(".")[0]
-        typed = role_of(self.modules[owner])
-        role: Role = "conv" if op in ops.CONVOLUTIONS else "embedding" if op == "embedding" else "linear"
-        module = self.modules[owner]
-        if typed == role and type(module).__name__ != "Conv1D":
-            bias = module._parameters.get("bias")
-            bias_read = bias is None or self.name_of[id(bias)] in [b.name for b in biases]
-            if weight.name != f"{owner}.weight" or (bias_read and not weight.flipped):
-                return self.module(owner, data)
-        said, core = self._role_of(weight.name, "linear"), self._core(weight)
-        transposed = _is_transposed(op, weight, arguments, others)
-        known = said in ("linear", "matrix", "parameter") and transposed is not None
-        if not known or (role == "linear" and len(core) > 2):
-            self._decide(weight.name, "undecided" if said == "linear" else said)
-            return self._computed(op, [], [weight, *biases], data)
-        bias_name = None
-        for bias in biases:
-            bias_name = self._take(bias.name)
-        self.uses[weight.name] += 1
-        of_module = typed is not None or (kind_of(self.modules[owner]) and weight.name == f"{owner}.weight")
-        free = self._is_trained(weight.name) and weight.name not in self.seen
-        more: dict[str, Any] = {"groups": module.groups} if role == "conv" and of_module else {}
-        self.weights[len(self.nodes)] = weight.name
-        self.seen.add(weight.name)
-        return self.node(
-            owner if of_module else weight.name,
-            role,
-            data,
-            weight_name=weight.name if free else None,
-            bias_name=bias_name,
-            transposed=transposed,
-            **more,
-        )
-
-    # --- bare parameters ------------------------------------------------------------------------------------------
-
-    def _full_name(self, module: nn.Module, key: str) -> str:
-        return self.name_of[id(lookup(module, key))]
-
-    def _core(self, weight: Weight) -> list[int]:
-        return [*self.net.get_parameter(weight.name).shape[len(self.runs) :]]
-
-    def _axes(self, name: str) -> list[int]:
-        """The lengths of a parameter's axes that are longer than one."""
-        return [n for n in self._core(Weight(name)) if n != 1]
-
-    def _is_trained(self, name: str) -> bool:
-        return self.trained(self.net.get_parameter(name))
-
-    def _take(self, name: str) -> str | None:
-        """The name, for the node that takes the parameter; None if another node has it or it is frozen."""
-        free = name not in self.seen and self._is_trained(name)
-        self.seen.add(name)
-        self.uses[name] += 1
-        return name if free else None
-
-    def _decide(self, name: str, seen: str) -> None:
-        """Append the nodes of a bare parameter that has none yet, given what it was seen to do."""
-        if name in self.seen or not self._is_trained(name):
-            return
-        role = self._role_of(name, seen)
-        self.seen.add(name)
-        if role != "ignore":
-            as_node = {"matrix": "parameter", "bias": "parameter"}.get(role, role)
-            self.node(name, as_node, Value(), weight_name=name)
-
-    def _may_be_gain(self, name: str) -> bool:
-        """Whether it was said to be one, or starts at all ones, several of them."""
-        parameter = self.net.get_parameter(name)
-        several = math.prod(self._core(Weight(name))) > 1
-        return said_of(name, self.roles) is not None or (
-            several and not parameter.is_meta and bool((parameter == 1).all())
-        )
-
-    def _role_of(self, name: str, seen: str) -> str:
-        """What the user says that a bare parameter is, else what it was seen to do. Its shape tells nothing."""
-        if said := said_of(name, self.roles):
-            return said
-        owner = self.modules[name.rpartition(".")[0]]
-        if getattr(type(owner), "layer_role", None) == "ignore":  # a module of ours says so
-            return "ignore"
-        return seen
 
 
 def _bare(name: str) -> str:
     """The name of an operation on a bare parameter whose role cannot be told."""
     return f"a bare parameter, {name}"
-
-
-def _is_transposed(op: str, weight: Weight, arguments: Sequence[Value], others: Sequence[Any]) -> bool | None:
-    """Whether the stored matrix is [in, out]; None if that cannot be told."""
-    if op in ("linear", "embedding", "bilinear"):
-        return weight.flipped
-    if op in ops.CONVOLUTIONS:
-        return "transpose" in op
-    if op == "einsum":
-        return None
-    operands = arguments[1:] if op in ("addmm", "baddbmm", "addmv") else arguments
-    left = bool(operands) and operands[0].weight is not None and operands[0].weight.name == weight.name
-    return left == weight.flipped

@@ -1,8 +1,7 @@
 """Walking along one real call of a network: hooks at its layers, and every operation between them."""
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,21 +9,10 @@ from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure.calling import Example, arguments_of, flat, shadow, tensors_in
 from rl_plasticity.structure.layer import role_of
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
-from rl_plasticity.structure.trace import flat
-from rl_plasticity.structure.walk import RAW, Value, Walk, Weight, joined
-
-
-class Arguments(NamedTuple):
-    """Positional and named arguments of a call."""
-
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-Example = Tensor | Arguments | Sequence[Any] | Mapping[str, Any]
-"""One real call: a tensor, several arguments in order, or arguments by name."""
+from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
 
 def watch(net: nn.Module, walk: Walk, example: Example) -> str | None:
@@ -41,29 +29,29 @@ def watch(net: nn.Module, walk: Walk, example: Example) -> str | None:
 
 
 def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: bool = True) -> "Watch":
-    """The same, with the outputs of all activations. Modes, buffers and random states are as they were afterwards.
+    """The same, with the outputs of all activations. The network and random states do not change.
 
     Args:
         gradients: whether the call has gradients. Without them some modules of torch take a short cut past their own
-            layers; with them a network that keeps what it computed keeps the graph too.
+            layers; with them the call takes the memory of its graph.
     """
-    seen = Watch(walk)
+    mode = Watch(walk)
     args, kwargs = arguments_of(example)
-    seen.give(tensors_in([args, kwargs]), Value(frozenset({RAW})))
-    called = shadow(net)
+    mode.give(tensors_in([args, kwargs]), Value(frozenset({INPUT})))
+    called = shadow(net).eval()
     within = ""  # the layer whose own modules come next
     for name, module in called.named_modules():
         if within and name.startswith(f"{within}."):
             continue
         if role_of(module) is not None or operation_of(module):
             within = name
-            module.register_forward_pre_hook(seen.enter)
-            _at_the_end(module, seen.leave, name)
+            module.register_forward_pre_hook(mode.enter)
+            _at_the_end(module, mode.leave, name)
         elif any(p is not None and p.ndim - len(walk.runs) <= 1 for p in module._parameters.values()):
-            _at_the_end(module, seen.check_norm, name)
+            _at_the_end(module, mode.check_norm, name)
     try:
-        with random_states_kept(net), torch.set_grad_enabled(gradients), seen:
-            seen.ended(called(*args, **kwargs))
+        with random_states_kept(net), torch.set_grad_enabled(gradients), mode:
+            mode.ended(called(*args, **kwargs))
     except _Lost:
         raise
     except Exception as error:
@@ -71,18 +59,7 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
             f"example: {type(net).__name__} cannot be called on it ({reason(error)}): give "
             "several arguments as a tuple, named ones as a dict"
         ) from error
-    return seen
-
-
-def arguments_of(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments of a call: a tensor is one, a sequence several, a mapping the named ones."""
-    if isinstance(example, Arguments):
-        return example.args, dict(example.kwargs)
-    if isinstance(example, Tensor):
-        return (example,), {}
-    if isinstance(example, Mapping):
-        return (), {str(name): value for name, value in example.items()}
-    return tuple(example), {}
+    return mode
 
 
 class _Lost(Exception):
@@ -150,7 +127,7 @@ class Watch(TorchFunctionMode):
         if not self._inside and positional and isinstance(positional[0], Tensor):
             self._inside += 1
             before = self._values.get(id(positional[0]), Value())
-            self.walk.find_norm(name, module, positional, output, before)
+            self.walk.try_norm(name, module, positional, output, before)
             self._inside -= 1
 
     def give(self, tensors: Sequence[Tensor], value: Value) -> None:
@@ -178,38 +155,7 @@ class Watch(TorchFunctionMode):
         return value or Value()
 
 
-def with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Nested lists, tuples and dicts with each tensor in them changed; what else is in them stays."""
-    if isinstance(values, Tensor):
-        return change(values)
-    if isinstance(values, dict):
-        return {key: with_tensors(one, change) for key, one in values.items()}
-    if isinstance(values, Arguments):
-        return Arguments(*with_tensors([*values], change))
-    return type(values)(with_tensors(one, change) for one in values) if type(values) in (list, tuple) else values
-
-
-def tensors_in(values: Any) -> list[Tensor]:
-    """The tensors in nested values."""
-    return [value for value in flat(values) if isinstance(value, Tensor)]
-
-
 def _at_the_end(module: nn.Module, do: Callable[..., None], name: str) -> Any:
     """A hook that calls ``do(name, module, inputs, output)`` after the module."""
     hook: Any = lambda m, args, kwargs, output: do(name, m, (args, kwargs), output)  # noqa: E731
     return module.register_forward_hook(hook, with_kwargs=True)
-
-
-def shadow(net: nn.Module) -> nn.Module:
-    """A copy in evaluation mode that shares the parameters: what a forward writes or counts stays in the copy.
-
-    Raises:
-        ValueError: it cannot be copied.
-    """
-    kept: dict[int, Any] = {id(p): p for p in net.parameters()}
-    for module in net.modules():  # and what a hook has computed, as torch's pruning does
-        kept |= {id(t): t for t in vars(module).values() if isinstance(t, Tensor) and not t.is_leaf}
-    try:
-        return copy.deepcopy(net, kept).eval()
-    except Exception as error:  # a module's own copying may raise anything
-        raise ValueError(f"the network must be copied to be called: {reason(error)}") from error

@@ -12,7 +12,7 @@ from foreign.matrix import CRASH, ORACLES, REFUSED, WRONG, Case, is_in, of_activ
 
 from rl_plasticity.interventions import INTERVENTIONS, recycling
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
-from rl_plasticity.structure import Structure, activations_of, reading
+from rl_plasticity.structure import Structure, activations_of, structure
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.* leaves alone:UserWarning"),
@@ -79,26 +79,26 @@ def structure_of(case, with_example) -> Structure | None:
 
 def test_what_is_read_is_what_the_definition_says(network):
     _, case = network
-    net, expected, structure = case.fresh(), case.expected, structure_of(case, True)
+    net, expected, found = case.fresh(), case.expected, structure_of(case, True)
     if not expected.followed:
-        if structure is not None and structure.unknown is None:
-            assert {layer.role for layer in structure.layers} == {"undecided"}
+        if found is not None and found.unknown is None:
+            assert {layer.role for layer in found.layers} == {"undecided"}
         return
-    assert structure.unknown is None
-    assert not structure.unreached
-    assert all(is_in(name, expected.undecided) for name in structure.undecided)
+    assert found.unknown is None
+    assert not found.unreached
+    assert all(is_in(name, expected.undecided) for name in found.undecided)
     known = {name for name in case.parameters if not is_in(name, expected.undecided) and not of_activation(net, name)}
-    held = {n for layer in structure.layers if layer.role != "undecided" for n in layer.parameter_names}
+    held = {n for layer in found.layers if layer.role != "undecided" for n in layer.parameter_names}
     computed = {name for name in known | held if ".parametrizations." in f".{name}"}
     assert held - computed == known - computed
     for role in ("norm", "gain"):
-        gains = {layer.weight_name for layer in structure.layers if layer.role == role and layer.weight_name}
+        gains = {layer.weight_name for layer in found.layers if layer.role == role and layer.weight_name}
         assert gains == {name for name in case.parameters if is_in(name, getattr(expected, f"{role}s"))}
-    for seen in (structure, structure_of(case, False)):
+    for seen in (found, structure_of(case, False)):
         heads = {node.name for node in seen.nodes if node.head}
         assert heads == (set(expected.heads) if seen.unknown is None else set())
     assert (seen.unknown is None) == expected.traced
-    units = structure.hidden_units(net)
+    units = found.hidden_units(net)
     assert len(units) == expected.units
     for unit, activation in zip(units, activations_of(net, units, case.example) if units else [], strict=True):
         axis = 1 if unit.incoming.role == "conv" else -1
@@ -156,7 +156,7 @@ def test_an_oracle_finds_what_was_misread(kind):
 
 @pytest.mark.parametrize("name", ["flatten_positions", "view_tokens", "channels_averaged"])
 def test_an_oracle_finds_units_whose_columns_are_not_theirs(name, monkeypatch):
-    for module in (reading, recycling):
+    for module in (structure, recycling):
         monkeypatch.setattr(module, "recyclable", lambda net, units, example: [*units], raising=False)
     assert result(Case(FOREIGN[name]), "redo", True).word == WRONG
 
@@ -177,6 +177,6 @@ def test_a_refusal_is_one_line_of_this_package_that_says_what_to_do(message, wor
 
 def refusing(message):
     """As a method of the package that raises this."""
-    code = compile(f"def require_order(self, method):\n    raise ValueError({message!r})", reading.__file__, "exec")
+    code = compile(f"def require_order(self, method):\n    raise ValueError({message!r})", structure.__file__, "exec")
     exec(code, names := {})
     return names["require_order"]

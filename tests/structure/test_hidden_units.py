@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_plasticity.structure import hidden_units, renewed
+from rl_plasticity.structure import hidden_units, recycled
 from rl_plasticity.structure.layer import lookup
 
 
@@ -17,7 +17,7 @@ def test_a_new_unit_has_new_incoming_weights_and_no_outgoing_ones_and_all_else_s
     first, second = hidden_units(net)
     chosen = [(first, torch.tensor([False, True, False])), (second, torch.tensor([True, False, False]))]
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
-    found = renewed(net, chosen, fresh(net))
+    found = recycled(net, chosen, fresh(net))
     assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # nothing is written
     expected = {name: before[name].clone() for name in found}
     for name in ("0.weight", "0.bias", "1.weight", "1.bias"):
@@ -35,7 +35,7 @@ def test_a_new_unit_has_new_incoming_weights_and_no_outgoing_ones_and_all_else_s
 def test_a_channel_is_read_through_a_flattened_map_by_one_column_for_each_position():
     net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 2 * 2, 3))
     (unit,) = hidden_units(net)
-    found = renewed(net, [(unit, torch.tensor([False, True]))], fresh(net))
+    found = recycled(net, [(unit, torch.tensor([False, True]))], fresh(net))
     assert found["3.weight"][0].tolist() == [[False] * 4 + [True] * 4] * 3
     assert found["0.weight"][0].flatten(1).all(1).tolist() == [False, True]
 

@@ -205,9 +205,9 @@ FIRST = {
         ids, heads=("head",), norms=("norm.weight",), gains=("D",), undecided=("A_log",),
         biases={"dt_bias": "dt_proj.weight"},
     ),
-    "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), stacks=("w?",)),
+    "experts_bmm": Expected(lambda: Experts(False), lambda: vectors(4, 5), heads=("head",), undecided=("w?",)),
     "experts_einsum": Expected(
-        lambda: Experts(True), lambda: vectors(4, 5), heads=("head",), stacks=("w?",), traced=True
+        lambda: Experts(True), lambda: vectors(4, 5), heads=("head",), undecided=("w?",), traced=True
     ),
     "noisy": Expected(
         noisy, lambda: vectors(2, 5), heads=("4",), undecided=("2.*_mu", "2.*_sigma"),

@@ -356,7 +356,7 @@ def ewc(cell: Cell) -> None:
     regularizer = cell.make("ewc", coef=0.5, fisher_decay=0.5, anchor_decay=0.25)
     grown = cell.grow_()
     regularizer.observe_(cell.net, {name: grown[name].cos() for name in cell.case.parameters})
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     total = torch.zeros(())
     for name, p in cell.case.parameters.items():
         fisher = 0.5 * grown[name].cos().double().square()
@@ -434,7 +434,7 @@ def feature_rank(cell: Cell) -> None:
     with torch.no_grad():
         for _ in range(8):
             penalty = regularizer.penalty(cell.net, cell.case.example)
-            regularizer.project_(cell.net)
+            regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     # Power iteration comes from below.
     assert 0.6 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
 
@@ -446,7 +446,7 @@ def weight_decay(cell: Cell) -> None:
     regularizer = cell.make("weight_decay", coef=0.25)
     regularizer.penalty(cell.net)
     grown = cell.grow_()
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     for name, p in cell.case.parameters.items():
         assert_close(p, grown[name] - 0.25 * cell.first[name], name)
     cell.assert_left_alone(cell.case.parameters, grown)
@@ -455,16 +455,16 @@ def weight_decay(cell: Cell) -> None:
 def hare_tortoise(cell: Cell) -> None:
     regularizer = cell.make("hare_tortoise", every_updates=2, momentum=0.5)
     grown = cell.grow_()
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     cell.assert_left_alone((), grown)
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     for name, p in cell.case.parameters.items():
         assert_close(p, 0.25 * cell.first[name] + 0.75 * grown[name], name)
 
 
 def weight_clipping(cell: Cell) -> None:
     regularizer = cell.make("weight_clipping", coef=0.3)
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     wanted = {name: p.clone() for name, p in cell.first.items()}
     for matrix in cell.matrices():
         view = matrix.of(wanted[matrix.parameter]) if matrix.part is None else wanted[matrix.parameter][matrix.part]
@@ -478,7 +478,7 @@ def weight_clipping(cell: Cell) -> None:
 
 def orthogonal(cell: Cell) -> None:
     regularizer = cell.make("orthogonal", coef=0.01)
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     changed = set()
     for matrix in cell.matrices(heads=False):
         w = matrix.by_group(matrix.of(cell.first[matrix.parameter]))
@@ -503,7 +503,7 @@ def unit_rows(cell: Cell, matrices: Iterable[Matrix], before: dict[str, Tensor])
 def wrs(cell: Cell) -> None:
     regularizer = cell.make("wrs", every_updates=1, norm_decay=0.25)
     grown = cell.grow_()
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     changed = unit_rows(cell, cell.matrices(heads=False), grown)
     for name in cell.gains("norms"):
         owner, _, last = name.rpartition(".")
@@ -516,14 +516,14 @@ def wrs(cell: Cell) -> None:
 
 def hypersphere(cell: Cell) -> None:
     regularizer = cell.make("hypersphere")
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     cell.assert_left_alone(unit_rows(cell, cell.matrices(), cell.first), cell.first)
 
 
 def normalize_project(cell: Cell) -> None:
     regularizer = cell.make("normalize_project")
     grown = cell.grow_()
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     changed = set()
     for matrix in cell.matrices(heads=False):
         first, w = (matrix.of(tensors[matrix.parameter]).double() for tensors in (cell.first, grown))
@@ -558,7 +558,7 @@ def exact_values(cell: Cell) -> list[Tensor]:
 def swr(cell: Cell) -> None:
     regularizer = cell.make("swr", coef=0.5)
     grown, before = cell.grow_(), exact_values(cell)
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
 
     def c(first: Tensor, now: Tensor) -> Tensor:
         norm = now.double().norm()
@@ -589,7 +589,7 @@ def swr_preserving(cell: Cell) -> None:
     regularizer = cell.make("swr", coef=0.5, scope="preserving")
     cell.grow_()
     before = exact_values(cell)
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
     for after, output in zip(exact_values(cell), before, strict=True):
         assert_near(after, output, cell, "f' = f")
 
@@ -671,7 +671,7 @@ def project_with_data(cell: Cell, method: str, **settings: Any) -> None:
     regularizer = cell.make(method, **settings)
     cell.move_norms_()
     regularizer.penalty(cell.net, cell.case.example)
-    regularizer.project_(cell.net)
+    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
 
 
 def continual_backprop(cell: Cell) -> None:

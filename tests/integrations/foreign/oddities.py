@@ -464,17 +464,17 @@ ODDITIES = {
     ),
     "vmapped": Expected(Vmapped, X, heads=(), undecided=("*",), followed=False),
     "ensemble_bmm": Expected(
-        lambda: Ensemble(False), X, heads=("w2.0", "w2.1", "w2.2"), stacks=("w?",), undecided=("b?",), traced=False
+        lambda: Ensemble(False), X, heads=("w2",), undecided=("*",)
     ),
     "ensemble_baddbmm": Expected(
-        lambda: Ensemble(True), X, heads=("w2.0", "w2.1", "w2.2"), stacks=("w?",), undecided=("b?",), traced=False
+        lambda: Ensemble(True), X, heads=("w2",), undecided=("*",)
     ),
     "ensemble_einsum": Expected(  # Members by einsum, each [out, in].
         lambda: made_of(
             lambda net, x: torch.einsum("nbi,noi->nbo", torch.einsum("bi,noi->nbo", x, net.w1).relu(), net.w2),
             w1=nn.Parameter(torch.randn(3, 8, 5) / 2), w2=nn.Parameter(torch.randn(3, 2, 8) / 3),
         ),
-        X, heads=("w2.0", "w2.1", "w2.2"), stacks_of_rows=("w?",), traced=True,
+        X, heads=("w2",), undecided=("*",), traced=True,
     ),
     "bare_factors": Expected(  # Two thin matrices in a row, both trained.
         lambda: made_of(

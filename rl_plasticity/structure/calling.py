@@ -1,0 +1,81 @@
+"""How a foreign network is called: its arguments, tensors in nested values, and a copy that takes the call."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from rl_plasticity.errors import reason
+
+
+class Arguments(NamedTuple):
+    """Positional and named arguments of a call."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+Example = Tensor | Arguments | Sequence[Any] | Mapping[str, Any]
+"""One real call: a tensor, several arguments in order, or arguments by name."""
+
+
+def arguments_of(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of a call: a tensor is one, a sequence several, a mapping the named ones."""
+    if isinstance(example, Arguments):
+        return example.args, dict(example.kwargs)
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, Mapping):
+        return (), {str(name): value for name, value in example.items()}
+    return tuple(example), {}
+
+
+def flat(values: Any) -> list[Any]:
+    """What is in nested lists, tuples, mappings and dataclasses, in order."""
+    if isinstance(values, type):
+        return [values]
+    if hasattr(values, "items"):
+        values = [*values.values()]
+    elif hasattr(values, "__dataclass_fields__"):
+        values = [*vars(values).values()]
+    if isinstance(values, list | tuple | set):
+        return [item for value in values for item in flat(value)]
+    return [values]
+
+
+def tensors_in(values: Any) -> list[Tensor]:
+    """The tensors in nested values."""
+    return [value for value in flat(values) if isinstance(value, Tensor)]
+
+
+def with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested lists, tuples and dicts with each tensor in them changed; what else is in them stays."""
+    if isinstance(values, Tensor):
+        return change(values)
+    if isinstance(values, dict):
+        return {key: with_tensors(one, change) for key, one in values.items()}
+    if isinstance(values, Arguments):
+        return Arguments(*with_tensors([*values], change))
+    return type(values)(with_tensors(one, change) for one in values) if type(values) in (list, tuple) else values
+
+
+def shadow(net: nn.Module) -> nn.Module:
+    """A copy that shares the parameters: what a call of it writes, counts or hooks up stays in the copy.
+
+    Shared are also tensors that were computed with gradients (torch's pruning keeps one in a module), and objects
+    outside the network whose methods are its hooks.
+
+    Raises:
+        ValueError: the network cannot be copied.
+    """
+    inside, shared = {id(module) for module in net.modules()}, [*net.parameters()]
+    try:
+        for module in net.modules():
+            kept = [value for value in vars(module).values() if isinstance(value, Tensor | list | tuple | dict)]
+            shared += [tensor for tensor in tensors_in(kept) if not tensor.is_leaf]
+            hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+            shared += [owner for hook in hooks if id(owner := getattr(hook, "__self__", None)) not in inside]
+        return copy.deepcopy(net, {id(one): one for one in shared})
+    except Exception as error:  # a module's own copying may raise anything
+        raise ValueError(f"{type(net).__name__} must be copied for a call, and cannot be: {reason(error)}") from error

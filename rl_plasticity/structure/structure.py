@@ -1,0 +1,301 @@
+"""What was read of a network: its layers in forward order, what feeds each, and what a method may ask of them."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from rl_plasticity.errors import in_short
+from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.calling import Example
+from rl_plasticity.structure.checking import recyclable
+from rl_plasticity.structure.layer import Layer, lookup
+from rl_plasticity.structure.units import HiddenLayer
+from rl_plasticity.structure.walk import INPUT
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The layers of a network and how they are connected.
+
+    Attributes:
+        nodes: layers and activations in forward order, with their inputs.
+        unknown: why the order is not known; None where it is known.
+        unreached: names of the layers that the forward did not reach.
+        has_heads: whether it is known which layers are heads.
+        undecided: names of the bare parameters whose role cannot be told.
+        trained: names of all parameters that are trained.
+        returned: for each tensor that the network returns, the nodes that it comes from, by position, and the
+            operations since.
+        shared: names of the parameters that are used more than once.
+        of_heads: names of the output layers' weights, also those that other layers share.
+        example: the inputs of the call that was watched, if one was.
+        watched: whether there was an example, also one that could not be followed.
+        factors: names of the layers whose shapes allow that they are factors of a low-rank adapter of a frozen layer.
+    """
+
+    nodes: tuple[Layer, ...]
+    unknown: str | None = None
+    unreached: tuple[str, ...] = ()
+    has_heads: bool = True
+    undecided: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+    returned: tuple[tuple[tuple[int, ...], tuple[str, ...]], ...] = ()
+    shared: frozenset[str] = frozenset()
+    of_heads: frozenset[str] = frozenset()
+    factors: frozenset[str] = frozenset()
+    example: Example | None = field(default=None, compare=False, repr=False)
+    watched: bool = field(default=False, compare=False)
+
+    @property
+    def layers(self) -> list[Layer]:
+        """The layers in forward order. Their inputs and operations skip activations."""
+        found = [node for node in self.nodes if node.role != "activation"]
+        reached = self._from_layers([(node.inputs, node.through) for node in found])
+        return [
+            replace(node, inputs=inputs, through=through, joins_branches=joins)
+            for node, (inputs, through, joins) in zip(found, reached, strict=True)
+        ]
+
+    @property
+    def ends(self) -> list[tuple[tuple[int, ...], tuple[str, ...], bool]]:
+        """For each returned tensor: the layers it comes from, by position, the operations since, whether they join."""
+        return self._from_layers(self.returned)
+
+    def _from_layers(
+        self, values: Iterable[tuple[tuple[int, ...], tuple[str, ...]]]
+    ) -> list[tuple[tuple[int, ...], tuple[str, ...], bool]]:
+        """The same for values that come from these nodes with these operations since."""
+        numbers = [i for i, node in enumerate(self.nodes) if node.role != "activation"]
+        position = {number: place for place, number in enumerate(numbers)}
+        found = []
+        for nodes, since in values:
+            sources, through = self._past_activations(nodes)
+            inputs = tuple(sorted(position[i] for i in sources - {INPUT}))
+            # What is done to the network's own input scales with no layer.
+            kept = tuple(sorted(through | {*since})) if inputs else ()
+            found.append((inputs, kept, len(sources) > 1))
+        return found
+
+    @property
+    def before_norms(self) -> list[Layer]:
+        """The linear and convolution layers whose output goes into norm layers only, and on its own.
+
+        A norm layer takes out their scale. A layer whose output is first added to something, or goes through an
+        activation, does not count.
+        """
+        found, others = [], set()
+        for i, node in enumerate(self.nodes):
+            if node.role in ("linear", "conv"):
+                readers = [other for other in self.nodes if i in other.inputs]
+                by_itself = all(r.inputs == (i,) and set(r.through) <= ops.KEEP_UNITS for r in readers)
+                if readers and by_itself and all(r.role == "norm" for r in readers) and i not in self._returned_nodes:
+                    found.append(node)
+                else:
+                    others.add(node.name)  # one call of a layer that is called twice may be
+        return [node for node in found if node.name not in others]
+
+    @property
+    def classifier(self) -> list[int]:
+        """Positions in `layers` of the output layers, and in a convolutional network of the linear layers before them.
+
+        They are "the fully connected layers" of a convolutional network, and the last layer of any other. A sum or
+        product of branches ends them: a vision transformer's blocks and squeeze-excite's gates do not belong to them.
+        """
+        ordered = self.layers
+        found = {i for i, layer in enumerate(ordered) if layer.head}
+        waiting = [*found] if any(layer.role == "conv" for layer in ordered) else []
+        while waiting:
+            layer = ordered[waiting.pop()]
+            if layer.joins_branches and (ops.SUMS | {"a product of two activations"}) & {*layer.through}:
+                continue
+            for i in layer.inputs:
+                if ordered[i].role not in ("conv", "embedding") and i not in found:
+                    waiting.append(i)
+                    found.add(i)
+        return sorted(i for i in found if ordered[i].role in ("linear", "conv"))
+
+    def _past_activations(self, nodes: Iterable[int]) -> tuple[set[int], set[str]]:
+        """The layers, and `INPUT`, that these nodes are or come from, and the operations on the way."""
+        sources: set[int] = set()
+        through: set[str] = set()
+        waiting = [*nodes]
+        while waiting:
+            i = waiting.pop()
+            if i == INPUT or self.nodes[i].role != "activation":
+                sources.add(i)
+            else:
+                through |= {self.nodes[i].kind, *self.nodes[i].through}
+                waiting += self.nodes[i].inputs
+        return sources, through
+
+    def require_heads(self, method: str, takes_heads: bool = True) -> None:
+        """Raises ValueError if it is not known which layers are heads, and says what to pass."""
+        if not self.has_heads:
+            raise ValueError(
+                f"{method} must know the output layers, and {self.unknown}: "
+                + self._what_helps("heads=[names of the output layers]" if takes_heads else None)
+            )
+        self._require_all(method)
+
+    def require_order(self, method: str) -> None:
+        """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
+        if self.unknown is not None:
+            raise ValueError(f"{method} must know which layer feeds which, and {self.unknown}: {self._what_helps()}")
+        self._require_all(method)
+
+    def _require_all(self, method: str) -> None:
+        if self.unreached:
+            raise ValueError(
+                f"{method} must know the place of every layer, and a call does not reach "
+                f"{in_short(self.unreached)}: pass the part of "
+                "the network that is trained, or an example that reaches them"
+            )
+
+    def require_whole(self, method: str, layers: Iterable[Layer]) -> None:
+        """Raises ValueError if one of these layers is a factor of a low-rank adapter, and says what to pass."""
+        found = [layer.name for layer in layers if layer.weight_name in self.factors]
+        if found:
+            other = "only=[the parameters to act on] without them"
+            helps = f": pass {other}" if self.unknown is None else f", and {self.unknown}: {self._what_helps(other)}"
+            raise ValueError(
+                f"{method} acts on whole matrices; {in_short(found)} may be factors of a low-rank adapter of a frozen "
+                f"layer{helps}, merge the adapters, or take a method of single parameters (l2, l2_init, weight_decay)"
+            )
+
+    def require_uses(self, method: str, names: Sequence[str]) -> None:
+        """Raises ValueError if there are such bare parameters and their use was not seen, and says what to pass."""
+        if names and self.unknown is not None:
+            raise ValueError(
+                f"{method} must know what the bare parameters {in_short(names)} do, and {self.unknown}: "
+                + self._what_helps("roles={name: role}, 'ignore' for those to leave alone")
+            )
+
+    def _what_helps(self, other: str | None = None) -> str:
+        """What to pass if something is unknown: an example, unless the given one could not be followed."""
+        given = [*([] if self.watched else ["example=(a real input, ...)"]), *([other] if other else [])]
+        return f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
+
+    @property
+    def beside(self) -> str:
+        """For a method that finds nothing to act on: the bare parameters that it does not understand."""
+        if not self.undecided:
+            return ""
+        return (
+            f" that can be told; {in_short(self.undecided)} may be: make each matrix a parameter of its own, or pass "
+            "roles={name: role}"
+        )
+
+    def left_alone(self, method: str, net: nn.Module, least_axes: int) -> str:
+        """A warning about the undecided bare parameters with at least `least_axes` axes; "" if there are none.
+
+        Raises:
+            ValueError: as `require_uses`.
+        """
+        axes = {node.weight_name: len(node.runs) for node in self.nodes}
+        names = [name for name in self.undecided if lookup(net, name).ndim - axes[name] >= least_axes]
+        self.require_uses(method, names)
+        return (
+            f"{method} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
+            "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show"
+            if names
+            else ""
+        )
+
+    def hidden_units(self, net: nn.Module) -> list[HiddenLayer]:
+        """Every chain (linear or conv) -> norm layers -> activation -> (linear or conv) of `net`.
+
+        Nothing else reads the chain before the activation, because recycled units must not change a skip connection.
+        The layer behind the chain reads nothing else, so its columns belong to the units in order. If the network was
+        read from an example, `recyclable` checks the chains.
+        """
+        readers = Counter(i for node in self.nodes for i in node.inputs)
+        readers.update(self._returned_nodes)
+        found = [self._chain(i, net, readers) for i in range(len(self.nodes))]
+        chains = [chain for chain in found if chain is not None]
+        return chains if self.example is None or not chains else recyclable(net, chains, self.example)
+
+    def _chain(self, i: int, net: nn.Module, readers: Counter[int]) -> HiddenLayer | None:
+        """The chain whose activation is node `i`."""
+        activation, outgoing = self.nodes[i], tuple(node for node in self.nodes if i in node.inputs)
+        if activation.role != "activation" or not outgoing or i in self._returned_nodes:
+            return None
+        before, through = self._behind(activation, readers), {*activation.through}
+        norms: list[Layer] = []
+        while before is not None and before.role in ("norm", "shift"):
+            norms.append(before)
+            through |= {*before.through}
+            before = self._behind(before, readers)
+        if before is None or not before.is_linear_map:
+            return None
+        # Pools act on the last axes: positions of a feature map, but the units of a linear layer.
+        if not through <= (ops.POOLS_OF.get(_positions(before, net), set()) | ops.DROPOUTS):
+            return None
+        shape = (*before.runs, _units(before, net))
+        if any(tensor.shape != shape for norm in norms for tensor in norm.tensors(net)):
+            return None  # each position has its own gain
+        chain = HiddenLayer(before, tuple(norms), activation.name, activation.call, outgoing)
+        if self.shared & {name for layer in chain.layers for name in layer.parameter_names}:
+            return None  # recycled for one use it would change the other
+        return chain if all(_reads_only(i, node, before, net) for node in outgoing) else None
+
+    def _behind(self, node: Layer, readers: Counter[int]) -> Layer | None:
+        """The only input of `node`, if it feeds nothing else."""
+        alone = len(node.inputs) == 1 and node.inputs[0] != INPUT and readers[node.inputs[0]] == 1
+        return self.nodes[node.inputs[0]] if alone else None
+
+    @property
+    def _returned_nodes(self) -> set[int]:
+        return {i for nodes, _ in self.returned for i in nodes}
+
+    def not_among(self, units: Sequence[HiddenLayer]) -> list[str]:
+        """The names of the activations that do not belong to any of these hidden units."""
+        known = {(unit.activation, unit.call) for unit in units}
+        return [unit.activation for unit in self.activations() if (unit.activation, unit.call) not in known]
+
+    def activations(self) -> list[HiddenLayer]:
+        """Every activation behind a layer, for measuring. `hidden_units` has those whose units can be recycled."""
+        found = []
+        for node in self.nodes:
+            sources = self._past_activations(node.inputs)[0] - {INPUT} if node.role == "activation" else set()
+            while sources and all(self.nodes[i].role in ("norm", "gain", "shift") for i in sources):
+                sources = {k for i in sources for k in self._past_activations(self.nodes[i].inputs)[0]} - {INPUT}
+            if sources:
+                found.append(HiddenLayer(self.nodes[max(sources)], (), node.name, node.call, ()))
+        return found
+
+
+def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
+    """Whether the columns of `layer` belong to the units of `incoming`, in order, through node `i`."""
+    if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1 or not set(layer.through) <= ops.KEEP_UNITS:
+        return False
+    weight = layer.weight(net)
+    assert weight is not None
+    assert layer.weight_name is not None
+    if layer.weight_name.rpartition(".")[2].startswith("weight_hh"):  # reads the recurrent layer's own state
+        return False
+    k = len(layer.runs)
+    units, columns = _units(incoming, net), weight.shape[k if layer.transposed else k + 1]
+    if incoming.role == "conv" and layer.role == "linear":
+        return columns % units == 0 and bool(set(layer.through) & ops.FLATTENS)
+    return columns == units
+
+
+def _positions(layer: Layer, net: nn.Module) -> int:
+    """The number of position axes in a convolution's output; 0 for a linear layer."""
+    weight = layer.weight(net)
+    assert weight is not None
+    return weight.ndim - len(layer.runs) - 2 if layer.role == "conv" else 0
+
+
+def _units(layer: Layer, net: nn.Module) -> int:
+    """The number of units of a linear or convolution layer."""
+    matrix = layer.matrix(net)
+    assert matrix is not None
+    return matrix.shape[-2]
+
+
+def not_homogeneous(operations: Iterable[str]) -> list[str]:
+    """The operations for which f(a x) = a f(x) does not hold."""
+    return [name for name in operations if name not in ops.HOMOGENEOUS]
