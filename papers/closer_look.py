@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from papers.weights import generalized_gaussian_shape, project_to_span
 from rl_plasticity import Learner
 from rl_plasticity.metrics import feature_matrix, representation_change
-from rl_plasticity.structure import HiddenUnits, activations_of, read, shadow
+from rl_plasticity.structure import HiddenLayer, activations_of, read, shadow
 from rl_plasticity.training.epochs import first_images, inputs
 from rl_plasticity_zoo.metrics import representation_distance
 
@@ -89,7 +89,7 @@ class TaskStarts(nn.Module):
     def _activations(self) -> list[Tensor]:
         """The activations of each layer, ``[*runs, examples, units]``."""
         learner = self._learner[0]
-        found = activations_of(shadow(learner.net), self.units, self.images)
+        found = activations_of(learner.net, self.units, self.images)
         return [rows_of_units(unit, a, learner.runs) for unit, a in zip(self.units, found, strict=True)]
 
 
@@ -230,7 +230,7 @@ class SpanShapes:
         def add(layer: Any) -> Callable[..., None]:
             return lambda conv, x: covariances[layer.name].add_(patches(conv, x[0], layer.runs))
 
-        net = shadow(self.net)
+        net = shadow(self.net).eval()
         for layer in self.layers:
             net.get_submodule(layer.name).register_forward_pre_hook(add(layer))
         for batch in batches:
@@ -257,7 +257,7 @@ def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return values
 
 
-def rows_of_units(unit: HiddenUnits, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
+def rows_of_units(unit: HiddenLayer, activation: Tensor, runs: tuple[int, ...]) -> Tensor:
     """A matrix with rows of examples (and positions) and columns of units."""
     return feature_matrix(activation, runs) if unit.incoming.role == "conv" else activation.flatten(len(runs), -2)
 

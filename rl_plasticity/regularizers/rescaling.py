@@ -105,10 +105,10 @@ class SoftWeightRescaling(Regularizer):
         if inexact and self.scope == "preserving":
             raise ValueError(
                 "scope=preserving needs a network without branches and shared weights whose activations are positively "
-                f"homogeneous (ReLU, leaky ReLU, identity); not so at {some(inexact)}"
+                f"homogeneous (ReLU, leaky ReLU, identity); not so at {in_short(inexact)}"
             )
         if inexact:
-            warn(f"swr keeps f' = C f only approximately at {some(inexact)}")
+            warn(f"swr keeps f' = C f only approximately at {in_short(inexact)}")
 
     def _inexact_layers(self, left: Sequence[str]) -> Iterator[str]:
         for i, layer in enumerate(self.layers):

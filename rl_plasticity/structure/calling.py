@@ -69,7 +69,8 @@ def shadow(net: nn.Module) -> nn.Module:
     Raises:
         ValueError: the network cannot be copied.
     """
-    inside, shared = {id(module) for module in net.modules()}, [*net.parameters()]
+    inside = {id(module) for module in net.modules()}
+    shared: list[Any] = [*net.parameters()]
     try:
         for module in net.modules():
             kept = [value for value in vars(module).values() if isinstance(value, Tensor | list | tuple | dict)]
