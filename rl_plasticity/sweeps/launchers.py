@@ -6,11 +6,11 @@ The engines schedule the runs. The launchers only call them.
 import getpass
 import importlib
 import logging
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 from rl_plasticity.configs import written
@@ -25,10 +25,6 @@ LOST_S = 60  # a job that is not in the queue and has no outcome is lost after t
 @dataclass
 class Basic:
     """Runs one after another."""
-
-    def check(self, devices: Sequence[str]) -> None:
-        """Raises SettingsError if runs on these devices cannot run here."""
-        _require_gpu_here(devices)
 
     def threads(self, jobs: int) -> int | None:
         """Number of threads of each of this number of runs."""
@@ -48,15 +44,11 @@ class Joblib:
         int, Setting("how many at once; -1: one for each core, -2: one less. Each gets cores // n_jobs threads")
     ] = -1
 
-    def check(self, devices: Sequence[str]) -> None:
-        if self.n_jobs == 0:
-            raise SettingsError("launcher.n_jobs must be an integer other than 0, got 0")
-        _require("joblib", "joblib", "parallel")
-        _require_gpu_here(devices)
-
     def threads(self, jobs: int) -> int | None:
         import joblib
 
+        if not self.n_jobs:
+            raise SettingsError("launcher.n_jobs must be an integer other than 0, got 0")
         return max(1, int(joblib.cpu_count()) // min(int(joblib.effective_n_jobs(self.n_jobs)), jobs))
 
     def launch(self, jobs: Sequence[Job]) -> None:
@@ -87,17 +79,6 @@ class Slurm:
     setup: Annotated[Sequence[str] | None, Setting('shell lines to run first: ["module load cuda"]')] = None
     additional_parameters: Annotated[Sequence[str], Setting("anything else that sbatch takes: [nice=5]")] = ()
 
-    def check(self, devices: Sequence[str]) -> None:
-        _require("slurm", "submitit", "slurm")
-        if any("=" not in parameter for parameter in self.additional_parameters):
-            raise SettingsError(
-                f"launcher.additional_parameters must be [name=value], got {self.additional_parameters}"
-            )
-        if not shutil.which("sbatch"):
-            raise SettingsError("launcher=slurm: there is no sbatch here; start it where Slurm is")
-        if "cuda" in devices and not (self.gpus_per_node or self.gres):
-            raise SettingsError("device=cuda needs launcher.gpus_per_node=1 (or gres=...)")
-
     def threads(self, jobs: int) -> int | None:
         return self.cpus_per_task
 
@@ -108,17 +89,17 @@ class Slurm:
         common = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         timeouts = given.pop("max_num_timeout")
-        more = dict(parameter.split("=", 1) for parameter in given.pop("additional_parameters"))
+        more = dict(parameter.partition("=")[::2] for parameter in given.pop("additional_parameters"))
         given["additional_parameters"] = {"requeue": True, **more}
         sweep = jobs[0].sweep
-        executor = submitit.AutoExecutor(sweep / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts)
-        executor.update_parameters(
-            name="rl_plasticity", **{k if k in common else f"slurm_{k}": v for k, v in given.items()}
-        )
         try:
+            executor = submitit.AutoExecutor(sweep / "slurm", cluster="slurm", slurm_max_num_timeout=timeouts)
+            executor.update_parameters(
+                name="rl_plasticity", **{k if k in common else f"slurm_{k}": v for k, v in given.items()}
+            )
             with executor.batch():
                 submitted = [executor.submit(job) for job in jobs]
-        except RuntimeError as error:  # sbatch refused
+        except RuntimeError as error:  # there is no sbatch, or it refused
             for job in jobs:
                 job.end(f"failed: {' '.join(str(error).split())}")
             return
@@ -152,24 +133,17 @@ class Ray:
     num_cpus: Annotated[float, Setting("cores of each run, and its threads", least=0)] = 1.0
     num_gpus: Annotated[float, Setting("GPUs of each run; 0.25: four runs share one", least=0)] = 0.0
 
-    def check(self, devices: Sequence[str]) -> None:
-        _require("ray", "ray", "ray")
-        ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
-
-        if "cuda" in devices and not self.num_gpus:
-            raise SettingsError("device=cuda needs launcher.num_gpus=1 (or a part of it)")
-        if not ray.is_initialized():
-            try:
-                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, ValueError, RuntimeError) as error:
-                raise SettingsError(f"launcher.address={self.address}: {str(error).splitlines()[0]}") from error
-
     def threads(self, jobs: int) -> int | None:
         return max(1, int(self.num_cpus))
 
     def launch(self, jobs: Sequence[Job]) -> None:
         ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
 
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                raise SettingsError(f"launcher.address={self.address}: {str(error).splitlines()[0]}") from error
         # Ray retries without limit when a node or a worker dies, and the run continues from its checkpoint.
         call = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus, max_retries=-1)(_call)
         left = {call.options(name=job.folder.name).remote(job): job for job in jobs}
@@ -187,6 +161,7 @@ class Ray:
 
 Launcher = Basic | Joblib | Slurm | Ray
 LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm": Slurm, "ray": Ray}
+EXTRAS = {Joblib: ("joblib", "parallel"), Slurm: ("submitit", "slurm"), Ray: ("ray", "ray")}
 
 
 def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -216,6 +191,13 @@ def load(arguments: Sequence[str]) -> Launcher:
     return launcher(**settings)
 
 
+def require_installed(launcher: Launcher) -> None:
+    """Raises SettingsError if the package of the launcher is not installed."""
+    module, extra = EXTRAS.get(type(launcher), ("", ""))
+    if module and find_spec(module) is None:
+        raise SettingsError(f'this launcher needs pip install "rl_plasticity[{extra}]"')
+
+
 def _slurm(*command: str) -> str | None:
     """The output of a command; None if it failed."""
     try:
@@ -227,17 +209,3 @@ def _slurm(*command: str) -> str | None:
 
 def _call(job: Job) -> None:
     job()
-
-
-def _require(launcher: str, module: str, extra: str) -> None:
-    from importlib.util import find_spec
-
-    if find_spec(module) is None:
-        raise SettingsError(f'launcher={launcher} needs pip install "rl_plasticity[{extra}]"')
-
-
-def _require_gpu_here(devices: Sequence[str]) -> None:
-    from rl_plasticity.runs.machine import device_here
-
-    for device in devices:
-        device_here(device)

@@ -61,12 +61,13 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
         command.check(settings)
     if not todo:
         return report(everything, {}, 0)
-    launcher.check([run.settings.device for run in todo])
+    launchers.require_installed(launcher)
+    threads = launcher.threads(len(todo))
     name = f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
     folder = everything[0].folder.parent / ".sweep" / name
     with refused(f"write to {folder}"):
         folder.mkdir(parents=True)
-    where = (folder, Path.cwd(), launcher.threads(len(todo)), tuple(plugins.loaded))
+    where = (folder, Path.cwd(), threads, tuple(plugins.loaded))
     jobs = [Job(command.name, run.arguments, run.folder, *where) for run in todo]
     print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
     stop = _Stop(folder / "stop")

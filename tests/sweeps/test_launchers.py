@@ -168,16 +168,16 @@ def test_launchers_have_defaults_and_typed_settings_and_runs_as_many_threads_as_
     ],
 )
 def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(arguments, names):
-    refused(lambda: load(arguments.split()).check(["cpu"]), *names)
+    refused(lambda: load(arguments.split()).threads(2), *names)
 
 
 @pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("slurm", "submitit"), ("ray", "ray")])
 def test_a_launcher_that_is_not_installed_says_which_extra_has_it(name, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda asked: None if asked == module else 1 / 0)
+    monkeypatch.setattr("rl_plasticity.sweeps.launchers.find_spec", lambda asked: None if asked == module else 1 / 0)
     extra = "parallel" if name == "joblib" else name
     with pytest.raises(SettingsError, match=rf'pip install "rl_plasticity\[{extra}\]"'):
-        load([f"launcher={name}"]).check(["cpu"])
+        launchers.require_installed(load([f"launcher={name}"]))
 
 
 @pytest.mark.parametrize(("n_jobs", "jobs", "threads"), [(4, 9, 2), (3, 9, 3), (-1, 9, 1), (-1, 2, 5), (100, 100, 1)])
@@ -195,7 +195,7 @@ def a_slurm(tmp_path, monkeypatch):
     submitit = ModuleType("submitit")
     submitit.AutoExecutor = FakeExecutor
     monkeypatch.setitem(sys.modules, "submitit", submitit)
-    monkeypatch.setattr("importlib.util.find_spec", lambda module: module)
+    monkeypatch.setattr("rl_plasticity.sweeps.launchers.find_spec", lambda module: module)
     monkeypatch.setattr(launchers, "LOST_S", 0)
     monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

@@ -90,11 +90,9 @@ def test_a_setting_of_a_choice_that_the_preset_of_a_run_makes_is_for_that_run():
         ("seed=range(x)", ["range(FIRST,END)"]),
         ("seed=0,1 seed=2", ["seed is given twice"]),
         ("launcher=joblip", ["'joblib'"]),
-        ("device=cuda seed=0,1", ["no GPU"]),
     ],
 )
 def test_a_bad_setting_of_any_run_is_found_before_the_first_one_starts(arguments, names, tmp_path, monkeypatch):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.setattr(job.Job, "__call__", lambda job: 1 / 0)
     refused(lambda: sweep(command, [f"out={tmp_path / 'out'}", *arguments.split()]), *names)
     assert not (tmp_path / "out").exists()
