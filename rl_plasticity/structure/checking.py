@@ -8,7 +8,7 @@ from torch.func import functional_call
 
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.calling import Example, arguments_of, shadow, tensors_in, with_tensors
-from rl_plasticity.structure.layer import Layer, Widened, lookup, unwrapped
+from rl_plasticity.structure.layer import lookup, unwrapped
 from rl_plasticity.structure.units import HiddenLayer
 
 MOVED = 1e-4  # relative to the largest output: far above rounding, far below what a misread unit moves
@@ -62,34 +62,27 @@ def recyclable(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -
 def _moves(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> bool:
     generator = torch.Generator().manual_seed(0)
     names = {n for u in units for layer in u.layers for n in layer.parameter_names}
-    silent = Widened(net, {name: lookup(net, name).detach().double().clone() for name in names})
-    other = Widened(net, {name: tensor.clone() for name, tensor in silent.tensors.items()})
+    silent = {name: lookup(net, name).detach().double().clone() for name in names}
+    other = {name: tensor.clone() for name, tensor in silent.items()}
     masks = []
     for unit in units:
         n = unit.number(net)
         masks.append(torch.randperm(n, generator=generator) < max(1, n // 2))
         # Behind a norm layer all units move with one: there the gains and shifts alone change.
-        for changed in unit.norms[:1] or (unit.incoming,):
-            _renew_(changed, other, masks[-1], generator)
+        for name, where in (unit.norms[:1] or (unit.incoming,))[0].rows_of(net, masks[-1]):
+            tensor = other[name]
+            noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor)
+            fresh = noise * (tensor.square().mean().sqrt() + 0.1) - tensor
+            other[name] = torch.where(where.to(tensor.device), fresh, tensor)
     for unit, mask in zip(units, masks, strict=True):
         for layer in unit.outgoing:
             name, columns = layer.columns_of(net, mask)
-            for each in (silent, other):
-                tensor = each.tensors[name]
-                tensor.masked_fill_(columns.to(tensor.device), 0)
-    before, after = (outputs(net, example, each.tensors) for each in (silent, other))
+            for tensors in (silent, other):
+                tensors[name].masked_fill_(columns.to(tensors[name].device), 0)
+    before, after = (outputs(net, example, tensors) for tensors in (silent, other))
     if before is None or after is None:
         return False
     return any(_distance(a, b) > MOVED for a, b in zip(after, before, strict=True))
-
-
-def _renew_(layer: Layer, net: Widened, units: Tensor, generator: torch.Generator) -> None:
-    """Give the units' rows, gains or shifts other values."""
-    for name, where in layer.rows_of(net, units):
-        tensor = net.tensors[name]
-        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor)
-        fresh = noise * (tensor.square().mean().sqrt() + 0.1) - tensor
-        tensor.copy_(torch.where(where.to(tensor.device), fresh, tensor))
 
 
 def _distance(after: Tensor, before: Tensor) -> float:

@@ -13,7 +13,7 @@ from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.calling import flat, shadow
 from rl_plasticity.structure.layer import Layer, role_of
-from rl_plasticity.structure.operations import operation_of, plain
+from rl_plasticity.structure.operations import NO_TENSOR, operation_of, plain
 from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
 
@@ -29,20 +29,23 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
             return f"{type(net).__name__}.forward cannot be traced ({reason(error)})"
     parameters = dict(net.named_parameters(remove_duplicate=False))
     weights = {name: Weight(walk.name_of[id(p)]) for name, p in parameters.items()}
-    values: dict[fx.Node, Value] = {}
+    values: dict[fx.Node, Value] = {}  # of tensors, not of shapes and types
     for node in graph.nodes:
         given = flat([node.args, node.kwargs])
-        inputs = [values[a] for a in given if isinstance(a, fx.Node)]
-        others = [a for a in given if not isinstance(a, fx.Node)]
+        nodes, others = ([a for a in given if isinstance(a, fx.Node) == is_node] for is_node in (True, False))
+        inputs = [values[a] for a in nodes if a in values]
         if node.op == "output":
             walk.returned = inputs
         elif node.op == "get_attr":
             values[node] = Value(weight=weights.get(str(node.target)))
-        else:
-            values[node] = _follow(walk, node, inputs, others)
+        elif (inputs or not nodes or node.op == "call_module") and (
+            value := _follow(walk, node, inputs, others)
+        ) is not None:
+            values[node] = value
             target = str(getattr(node.target, "__name__", node.target))
-            if _is_in_place(target) and node.args and isinstance(node.args[0], fx.Node):
-                values[node.args[0]] = values[node]
+            in_place = target.endswith("_") and not target.endswith("__")  # add_, not __add__
+            if in_place and node.args and isinstance(node.args[0], fx.Node):
+                values[node.args[0]] = value
     for gain in [n for n in walk.nodes if n.role == "gain"]:
         _try_norm(walk, gain)
     return None
@@ -69,8 +72,8 @@ class _Tracer(fx.Tracer):
         return super().is_leaf_module(m, module_qualified_name) and not any(True for _ in m.parameters())
 
 
-def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence[Any]) -> Value:
-    """The value of one node of the graph."""
+def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence[Any]) -> Value | None:
+    """The value of one node of the graph; None of a shape or a type."""
     if node.op == "placeholder":
         return Value(frozenset({INPUT}))
     if node.op == "call_module":
@@ -80,12 +83,7 @@ def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence
         return walk.module(str(node.target), joined(inputs))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     op = str(node.args[1]) if name == "getattr" else plain(name, not isinstance(node.args[0], fx.Node))
-    return walk.call(op, inputs, others)
-
-
-def _is_in_place(name: str) -> bool:
-    """Whether an operation changes its first argument: ``add_``, not ``__add__``."""
-    return name.endswith("_") and not name.endswith("__")
+    return None if op in NO_TENSOR else walk.call(op, inputs, others)
 
 
 def _try_norm(walk: Walk, gain: Layer) -> None:

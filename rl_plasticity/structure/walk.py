@@ -44,7 +44,6 @@ class Value:
         through: the operations since these nodes.
         weight: the parameter, if it is one or a view of one.
         parameters: the bare parameters that it was computed from, without any data.
-        number: whether it is a shape or a type and not a tensor.
         biased: whether a bare bias was added to a layer's output.
     """
 
@@ -52,7 +51,6 @@ class Value:
     through: frozenset[str] = frozenset()
     weight: Weight | None = None
     parameters: frozenset[str] = frozenset()
-    number: bool = False
     biased: bool = False
 
     @property
@@ -189,10 +187,9 @@ class Walk:
 
     def node(self, name: str, role: Any, data: Value, **more: Any) -> Value:
         """Append a node that reads `data`, and return its output."""
+        inputs, through = (tuple(sorted(names)) for names in (data.sources, data.through))
         call = sum(node.name == name for node in self.nodes)
-        tensors = {"weight_name": None, "bias_name": None, "runs": self.runs}
-        inputs, through = tuple(sorted(data.sources)), tuple(sorted(data.through))
-        self.nodes.append(Layer(name, role, **{**tensors, "inputs": inputs, "call": call, "through": through, **more}))
+        self.nodes.append(replace(Layer(name, role, None, None, self.runs, inputs, call=call, through=through), **more))
         return Value(frozenset({len(self.nodes) - 1}))
 
     # --- modules --------------------------------------------------------------------------------------------------
@@ -230,23 +227,24 @@ class Walk:
 
     def _sublayer(self, prefix: str, one: Sublayer, data: Value) -> Value:
         module, role = self.modules[prefix], one.role
-        names = [None if key is None else self._full_name(module, key) for key in (one.weight, one.bias)]
-        # A tied layer or a second call is a node too, for what is the head and what feeds what, but its tensors
-        # belong to the first.
-        weight_name, bias_name = (None if name in self._placed else name for name in names)
-        more: dict[str, Any] = {"transposed": type(module).__name__ == "Conv1D"}
-        if role == "conv":
-            more = {"transposed": module.transposed, "groups": module.groups}
-        elif role == "activation":
-            more = {"kind": type(module).__name__}
-        if role in ("linear", "conv", "embedding") and one.weight is None and "weight" in vars(module):
-            more["kind"] = COMPUTED  # no parameter: a hook makes it before each call, as torch's pruning does
-        if names[0] is not None:
-            self.weights[len(self.nodes)] = names[0]
-        out = self.node(prefix, role, data, weight_name=weight_name, bias_name=bias_name, **more)
-        used = [name for name in names if name is not None]
-        self._placed.update(used)
-        self.uses.update(used)
+        kind, is_conv = type(module).__name__, role == "conv"
+        weight, bias = (None if key is None else self._full_name(module, key) for key in (one.weight, one.bias))
+        # Without a parameter a hook may make the weight before each call, as torch's pruning does.
+        by_hook = weight is None and role in ("linear", "conv", "embedding") and "weight" in vars(module)
+        if weight is not None:
+            self.weights[len(self.nodes)] = weight
+        out = self.node(
+            prefix,
+            role,
+            data,
+            # A tied layer or a second call is a node too, for what is the head and what feeds what, but its tensors
+            # belong to the first.
+            weight_name=weight and self._claim(weight),
+            bias_name=bias and self._claim(bias),
+            transposed=module.transposed if is_conv else kind == "Conv1D",
+            groups=module.groups if is_conv else 1,
+            kind=COMPUTED if by_hook else kind if role == "activation" else "",
+        )
         if one.weight is not None and one.weight.startswith("parametrizations."):  # all that it is computed from
             chain = f"{prefix}.{one.weight.rpartition('.')[0]}.".lstrip(".")
             self._placed.update(n for n in self.name_of.values() if n.startswith(chain))
@@ -289,11 +287,8 @@ class Walk:
 
     def call(self, name: str, operands: Sequence[Value], others: Sequence[Any] = ()) -> Value:
         """The output of an operation on tensors; `others` are its arguments that are none."""
-        if name in ops.NO_TENSOR or (operands and all(a.number for a in operands)):
-            return Value(number=True)
         if name in ops.MAKERS:
             return Value()
-        operands = [a for a in operands if not a.number]
         op = Operation(name, operands[:1] if name in ops.SHAPED else operands, others)
         self._count_readers(op.operands)
         if op.weights and not op.values:
