@@ -1,9 +1,9 @@
 """The life of a run around its loop: it is checked, made or resumed, locked, trained and finished."""
 
+import math
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from rl_plasticity import plugins
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import LONGEST, Group, Supervised, Train, called, period
+from rl_plasticity.configs.commands import LONGEST, Group, called, period
 from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, refused
 from rl_plasticity.runs import branch, checkpoint, naming
@@ -146,68 +146,57 @@ class Command(Generic[S, B]):
         """
         given = [written.parse(argument) if isinstance(argument, str) else argument for argument in asked]
         settings: S = branch.load(self.kind, given)
-        if settings.from_ is not None:
-            return self._branched(settings, RunFolder(settings.from_), callbacks)
         if settings.resume is None:
             return self._begun(settings, callbacks)
         with refused(f"read {settings.resume}"):
             return self._resumed(settings, RunFolder(settings.resume), given, callbacks)
 
     def _begun(self, settings: S, callbacks: Mapping[str, Any] | None) -> tuple[Session[S], B]:
-        _new_place(settings)
+        """The session of a new run, or of a branch."""
+        place: Path = RESULTS / naming.name(settings) if settings.out == "auto" else Path(settings.out)
+        _require_free(place)
+        parent, saved = None if settings.from_ is None else RunFolder(settings.from_), None
+        if parent:
+            with _cannot(f"branch {parent}"):
+                before = branch.parent_settings(self.kind, parent)
+                saved = checkpoint.load(parent.checkpoints, settings.at)
+                require_as_saved(parent, saved)
         settings, plan, built = self._made(replace(settings, resume=None))
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
-            place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
+            settings = self._with_periods(replace(settings, out=str(place)), built)
+            if parent and saved:
+                saved = branch.state_of(saved, settings, plan, before, partial(self.trained, built))
+                _require_free(place)  # again: another process may have chosen the same one meanwhile
+                with refused(f"write to {place}"):
+                    branch.write(place, settings, saved, parent)
             folder = RunFolder(place)
-            made = [path for path in (place, *place.parents) if not path.exists()]
-            lock = _locked(folder, made)
-            otherwise.callback(lock.release)
-            _require_free(place)
-            otherwise.callback(_remove, folder, made)
-            settings = self._with_periods(replace(settings, out=str(folder)), built)
-            with refused(f"write to {folder}"):
-                folder.write_settings(schema.dump(settings))
-            otherwise.pop_all()
-        return Session(settings, folder, plan, None, lock, _all(callbacks, built)), built
-
-    def _branched(self, settings: S, parent: RunFolder, callbacks: Mapping[str, Any] | None) -> tuple[Session[S], B]:
-        _new_place(settings)
-        before = branch.parent_settings(self.kind, parent)
-        try:
-            saved = _loaded(parent, settings.at)
-            require_as_saved(parent, saved["sizes"], saved["ends"])
-        except SettingsError as error:
-            raise SettingsError(str(error).replace("cannot resume", f"cannot branch {parent}", 1)) from error
-        settings, plan, built = self._made(settings)
-        with ExitStack() as otherwise:
-            otherwise.callback(built.close)
-            make = partial(self.trained, built)
-            state = branch.state_of(saved, settings, plan, before, make)
-            place: Path = _new_place(settings)  # again: another process may have chosen the same one meanwhile
-            settings, folder = self._with_periods(replace(settings, out=str(place)), built), RunFolder(place)
-            with refused(f"write to {place}"):
-                branch.write(place, settings, state, parent)
             lock = _locked(folder)
             otherwise.callback(lock.release)
+            if not parent:
+                _require_free(place)
+                with refused(f"write to {folder}"):
+                    folder.write_settings(schema.dump(settings))
             otherwise.pop_all()
-        return Session(settings, folder, plan, state, lock, _all(callbacks, built)), built
+        return Session(settings, folder, plan, saved, lock, _all(callbacks, built)), built
 
     def _resumed(
         self, settings: S, folder: RunFolder, given: Sequence[Given], callbacks: Mapping[str, Any] | None
     ) -> tuple[Session[S], B]:
-        settings, before = self._goes_on_with(settings, given, folder)
+        settings, before = self._continued(settings, given, folder)
         folder.require_no_link()
         folder.origin()  # refuses a damaged one
         with ExitStack() as otherwise:
             lock = _locked(folder)
             otherwise.callback(lock.release)
-            saved = _checkpoint_of(folder)
-            if saved:
-                if different := _differences(saved["settings"], settings.flat, self.kind):
-                    what = "; ".join(different)
-                    raise SettingsError(f"cannot resume: config.yaml is not what the checkpoint was made with: {what}")
-                require_as_saved(folder, saved["sizes"], saved["ends"])
+            saved = None
+            # A run that was killed before its first checkpoint starts from the beginning.
+            if folder.saved_steps or any(row.step for row in folder.last_rows("metrics.csv")):
+                with _cannot("resume"):
+                    saved = checkpoint.load(folder.checkpoints)
+                    if different := "; ".join(_differences(saved["settings"], settings.flat, self.kind)):
+                        raise SettingsError(f"config.yaml is not what the checkpoint was made with: {different}")
+                    require_as_saved(folder, saved)
             settings, plan, built = self._made(replace(settings, out=str(folder), resume=None))
             # The saved settings get the new length, so that the next start need not give it again.
             is_extended = any(g.name == LENGTH for g in given)
@@ -215,23 +204,22 @@ class Command(Generic[S, B]):
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
 
-    def _goes_on_with(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
+    def _continued(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
         """The settings with which the run in `folder` continues, and those that it had."""
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
             raise SettingsError(f"cannot resume {folder}: {plugs}")
-        anew = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
         before = saved_settings(self.kind, folder)
-        if LENGTH in anew and anew[LENGTH] < (made := getattr(before, LENGTH)):
-            raise SettingsError(f"{LENGTH}={anew[LENGTH]}: a run can only be extended, and {folder} has {made}")
+        changed: dict[str, Any] = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
+        if changed.get(LENGTH, math.inf) < (length := getattr(before, LENGTH, 0)):
+            raise SettingsError(f"{LENGTH}={changed[LENGTH]}: a run can only be extended, and {folder} has {length}")
         named = {g.name: g.value for g in given}
-        groups: Any = {
-            n: replace(group, settings={k: named.get(f"{n}.{k}", v) for k, v in group.settings.items()})
-            for n, group in before.groups.items()
-        }
-        return replace(before, **anew, **groups), before
+        for name, group in before.groups.items():
+            own = {k: named.get(f"{name}.{k}", v) for k, v in group.settings.items()}
+            changed[name] = replace(group, settings=own)
+        return replace(before, **changed), before
 
     def _with_periods(self, settings: S, built: B) -> S:
         """The settings with periods for ``auto``, which is decided last: they are no part of a folder's name."""
@@ -280,30 +268,15 @@ def _all(of_this_run: Mapping[str, Any] | None, built: Built) -> dict[str, objec
     return {"of_this_run": SimpleNamespace(**given), **built.callbacks}
 
 
-def _new_place(settings: Train | Supervised) -> Path:
-    """The folder of a new run.
-
-    Raises:
-        SettingsError: something is there already.
-    """
-    path = RESULTS / naming.name(settings) if settings.out == "auto" else Path(settings.out)
-    _require_free(path)
-    return path
-
-
 def _require_free(path: Path) -> None:
     """Raises SettingsError if something is there already."""
     with refused(f"read {path}"):
-        is_free = naming.is_free(path)
-    if not is_free:
-        raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
+        if not naming.is_free(path):
+            raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
 
 
-def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> FileLock:
+def _locked(folder: RunFolder) -> FileLock:
     """Lock the folder against other processes until the run or this process ends, in whatever way.
-
-    Args:
-        made: the folders that are created for the run, its own first.
 
     Raises:
         SettingsError: another process has it, or it cannot be written.
@@ -314,42 +287,17 @@ def _locked(folder: RunFolder, made: Sequence[Path] = ()) -> FileLock:
             return locked(folder)
         except Timeout:
             entry = last_entry(folder)
-            raise SettingsError(
-                f"{folder} is being written by another process; {entry.text if entry else ''}"
-            ) from None
-        except OSError:
-            _remove(folder, made)
-            raise
+            said = f"{folder} is being written by another process; {entry.text if entry else ''}"
+            raise SettingsError(said) from None
 
 
-def _remove(folder: RunFolder, made: Sequence[Path]) -> None:
-    """Remove the folders of a run that could not begin, its own first."""
-    with suppress(OSError):  # not empty: another process was faster
-        if made:
-            folder.lock.unlink(missing_ok=True)
-        for path in made:
-            path.rmdir()
-
-
-def _checkpoint_of(folder: RunFolder) -> dict[str, Any] | None:
-    """The newest checkpoint; None if the run was killed before its first one, and starts from the beginning.
-
-    Raises:
-        SettingsError: there is none although steps were made, or it cannot be read.
-    """
-    if not folder.saved_steps:
-        metrics = folder.metrics_csv  # rows beyond step 0 come after the first checkpoint
-        if not (metrics.exists() and re.search(rb"^[^,\n]*,[1-9]", metrics.read_bytes(), re.MULTILINE)):
-            return None
-    return _loaded(folder)
-
-
-def _loaded(folder: RunFolder, step: int | None = None) -> dict[str, Any]:
-    """The newest checkpoint, or that of a `step`; raises SettingsError if it cannot be read."""
+@contextmanager
+def _cannot(act: str) -> Iterator[None]:
+    """A context that begins the message of a SettingsError: ``cannot resume: ...``."""
     try:
-        return checkpoint.load(folder.checkpoints, step)
+        yield
     except SettingsError as error:
-        raise SettingsError(f"cannot resume: {error}") from error
+        raise SettingsError(f"cannot {act}: {error}") from error
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:

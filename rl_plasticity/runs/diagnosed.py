@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from rl_plasticity.diagnosis.report import Estimate, Report
-from rl_plasticity.errors import SettingsError, one_line, refused
+from rl_plasticity.errors import one_line
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.files import read_json, write_text
 from rl_plasticity.runs.folder import RunFolder
 
 LAST_STEP = 1 << 62  # larger ones fit no array
@@ -68,13 +68,29 @@ class Diagnosis:
         return cls(step, run, network, data, Report.of(row))
 
 
+class _Content(NamedTuple):
+    """The content of the file: rows by rising step, the settings, and the checksums by step."""
+
+    rows: list[Diagnosis]
+    settings: Mapping[str, Any]
+    checkpoints: Mapping[str, Any]
+
+
+def _content(folder: RunFolder) -> _Content:
+    def parsed(content: Mapping[str, Any]) -> _Content:
+        rows = sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.step)
+        return _Content(rows, dict(content["settings"]), dict(content["checkpoints"]))
+
+    return read_json(folder.diagnosis, parsed, _Content([], {}, {}))
+
+
 def read(folder: RunFolder) -> list[Diagnosis]:
     """The diagnoses that are kept in a run's folder, by rising step; none if there is no file.
 
     Raises:
         SettingsError: the file is damaged.
     """
-    return _parsed(folder, _content(folder))
+    return _content(folder).rows
 
 
 class Kept:
@@ -92,11 +108,8 @@ class Kept:
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any], writes: bool) -> None:
         self.folder, self.settings, self.writes = folder, settings, writes
-        content = _content(folder)
-        rows = _parsed(folder, content)
+        rows, theirs, known = _content(folder)
         self.checksums = {step: checkpoint.checksum(path) for step, path in folder.saved_steps.items()}
-        theirs: Mapping[str, Any] = content.get("settings", {})
-        known: Mapping[str, Any] = content.get("checkpoints", {})
         other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
         changed = [step for step, digest in self.checksums.items() if known.get(str(step), digest) != digest]
         if rows and (other or changed):
@@ -124,32 +137,3 @@ class Kept:
             self.writes = False
             why = f"the results are not kept, as {self.folder.diagnosis} cannot be written: {error.strerror or error}"
             print(one_line(why), file=sys.stderr)
-
-
-def _content(folder: RunFolder) -> dict[str, Any]:
-    with refused(f"read {folder.diagnosis}"):
-        try:
-            with folder.diagnosis.open("rb") as file:
-                text = file.read()
-        except FileNotFoundError:
-            return {}
-    try:
-        content = json.loads(text)
-        kinds = {"settings": dict, "checkpoints": dict, "rows": list}
-        if all(isinstance(content[name], kind) for name, kind in kinds.items()):
-            return dict(content)
-    except (ValueError, LookupError, TypeError, RecursionError):
-        pass
-    raise _damaged(folder)
-
-
-def _parsed(folder: RunFolder, content: Mapping[str, Any]) -> list[Diagnosis]:
-    try:
-        rows = [Diagnosis.of(row) for row in content.get("rows", [])]
-    except Exception as error:  # whatever the file holds
-        raise _damaged(folder) from error
-    return sorted(rows, key=lambda row: row.step)
-
-
-def _damaged(folder: RunFolder) -> SettingsError:
-    return SettingsError(f"{folder.diagnosis} is damaged or no diagnosis; move it away")

@@ -1,17 +1,20 @@
 """Files in a run's folder: written whole or not at all, named by step, and readable while a run writes them."""
 
-import itertools
+import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.names import HEADER, Curve
+
+T = TypeVar("T")
 
 
 def write_text(path: Path, text: str | bytes) -> None:
@@ -71,45 +74,44 @@ def saved_steps(folder: Path) -> dict[int, Path]:
     return {numbers[0]: path for numbers, path in checkpoint_files(folder).items() if len(numbers) == 1}
 
 
+def read_json(path: Path, parse: Callable[[Any], T], missing: T) -> T:
+    """What `parse` makes of the JSON in a file; `missing` if there is no such file.
+
+    Raises:
+        SettingsError: it cannot be read, or `parse` raises something.
+    """
+    with refused(f"read {path}"), suppress(FileNotFoundError):
+        text = path.read_bytes()
+        try:
+            return parse(json.loads(text))
+        except Exception as error:  # whatever the file holds
+            raise SettingsError(f"{path} is damaged; put it back as it was, or move it away") from error
+    return missing
+
+
 def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
     """The curves in a file of rows, by the names of run and metric.
 
-    It is fast enough for many long files: a column is every fourth field, and no line is parsed by itself. A last line
-    without a line end is left out: the run was killed while it wrote, or is writing.
+    All runs have their metrics in the same order, that of their first appearance in the file. A last line without a
+    line end is left out: the run was killed while it wrote, or is writing.
+
+    Raises:
+        SettingsError: the file cannot be read, or holds something else.
     """
-    fields = _fields(path)
+    with refused(f"read {path}"):
+        data = path.read_bytes()
+    columns: defaultdict[tuple[str, str], tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
     try:
-        steps = np.array(list(map(int, fields[1::4])), np.int64)
-        values = np.array(list(map(float, fields[3::4])), np.float64)
+        header, *lines = data[: data.rfind(b"\n") + 1].decode().split("\n")
+        if header != HEADER:
+            raise ValueError(header)
+        for line in lines[:-1]:
+            run, step, metric, value = line.rsplit(",", 3)  # a run's name may hold commas
+            steps, values = columns[run, metric]
+            steps.append(int(step))
+            values.append(float(value))
+        found = {name: Curve(np.array(s, np.int64), np.array(v, np.float64)) for name, (s, v) in columns.items()}
     except (ValueError, OverflowError) as error:
-        raise SettingsError(f"{path} is damaged: {error}") from error
-    runs, metrics = fields[0::4], fields[2::4]
-    rows_of: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for row, name in enumerate(zip(runs, metrics, strict=True)):
-        rows_of[name].append(row)
-    curves: dict[str, dict[str, Curve]] = {run: {} for run in runs}
-    # All runs have their metrics in the same order: that of their first appearance in the file.
-    for run, metric in itertools.product(curves, dict.fromkeys(metrics)):
-        if rows := rows_of.get((run, metric)):
-            curves[run][metric] = Curve(steps[rows], values[rows])
-    return curves
-
-
-def _fields(path: Path) -> Sequence[str]:
-    """The fields of all whole lines except the header, four for each line."""
-    with refused(f"read {path}"), path.open("rb") as file:
-        data = file.read()
-    try:
-        header, _, body = data[: data.rfind(b"\n") + 1].decode().partition("\n")
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is damaged: it is not text") from error
-    if header != HEADER:
-        raise SettingsError(f"{path} is not a run's: its first line should be {HEADER!r}")
-    fields = body.replace("\n", ",").split(",")[:-1]
-    if len(fields) != 4 * body.count("\n"):  # a run's name may hold commas: reg.widths=[1, 2] seed=0
-        lines = [line.rsplit(",", 3) for line in body.split("\n")[:-1]]
-        bad = [i for i, line in enumerate(lines) if len(line) != 4]
-        if bad:
-            raise SettingsError(f"{path} is damaged: line {bad[0] + 2} has no 4 fields {HEADER}")
-        fields = [field for line in lines for field in line]
-    return fields
+        raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from error
+    names, metrics = dict.fromkeys(run for run, _ in columns), dict.fromkeys(metric for _, metric in columns)
+    return {run: {metric: found[run, metric] for metric in metrics if (run, metric) in found} for run in names}

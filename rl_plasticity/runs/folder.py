@@ -4,19 +4,17 @@ It imports nothing slow at the top, so that ``status`` starts fast.
 """
 
 import glob
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import yaml
 
 from rl_plasticity.errors import SettingsError, closest, refused
 from rl_plasticity.paths import exists, expanded
-from rl_plasticity.runs.files import read_curves, saved_steps, write_text
+from rl_plasticity.runs.files import read_curves, read_json, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
 
 if TYPE_CHECKING:
@@ -107,8 +105,9 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: ``metrics.csv`` is missing, damaged or of another program.
         """
+        curves = read_curves(self.metrics_csv)
         try:
-            return {RunName.parse(run): of_run for run, of_run in read_curves(self.metrics_csv).items()}
+            return {RunName.parse(run): of_run for run, of_run in curves.items()}
         except SettingsError as error:
             raise SettingsError(f"{self.metrics_csv} is damaged: {error}") from error
 
@@ -125,21 +124,16 @@ class RunFolder(os.PathLike[str]):
             import pandas
         except ImportError:
             raise SettingsError("RunFolder.frame() needs pandas: pip install pandas") from None
-        curves = [(run, metric, curve) for run, of_run in self.metrics().items() for metric, curve in of_run.items()]
-        lengths = [len(curve.steps) for _, _, curve in curves]
-
-        def repeated(values: Iterable[Any]) -> list[Any]:
-            return [value for value, n in zip(values, lengths, strict=True) for _ in range(n)]
-
-        columns: dict[str, Any] = {
-            "step": np.concatenate([curve.steps for *_, curve in curves] or [np.zeros(0, np.int64)]),
-            "metric": repeated(metric for _, metric, _ in curves),
-            "value": np.concatenate([curve.values for *_, curve in curves] or [np.zeros(0)]),
-            "seed": repeated(run.seed for run, *_ in curves),
-        }
-        for setting in dict.fromkeys(name for run, *_ in curves for name, _ in run.settings):
-            columns[setting] = repeated(run.values.get(setting) for run, *_ in curves)
-        return pandas.DataFrame(columns)
+        metrics, columns = self.metrics(), ["step", "metric", "value", "seed"]
+        settings = dict.fromkeys(name for run in metrics for name, _ in run.settings)
+        parts = [
+            pandas.DataFrame({"step": curve.steps, "metric": metric, "value": curve.values, "seed": run.seed}).assign(
+                **{name: [run.values.get(name)] * len(curve.steps) for name in settings}
+            )
+            for run, of_run in metrics.items()
+            for metric, curve in of_run.items()
+        ]
+        return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=columns)
 
     def timing(self) -> dict[str, Curve]:
         """The rates and durations of the whole process, by name.
@@ -158,9 +152,8 @@ class RunFolder(os.PathLike[str]):
             SettingsError: the file is damaged or cannot be read.
         """
         path = self.path / file
-        size = 1 << 14
         with refused(f"read {path}"), suppress(FileNotFoundError), path.open("rb") as opened:
-            while True:
+            for size in (1 << 14, 1 << 17, 1 << 20, 1 << 24):
                 start = max(0, opened.seek(0, os.SEEK_END) - size)
                 opened.seek(start)
                 lines = opened.read(size).split(b"\n")[1:-1]  # without the header or a cut line, and an unfinished one
@@ -169,10 +162,9 @@ class RunFolder(os.PathLike[str]):
                 except ValueError:
                     raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
                 last = [row for row in rows if row.step == rows[-1].step]
-                # A row of an earlier step shows that all of the last step were read; 16 MB are enough to find one.
-                if start == 0 or len(last) < len(rows) or size >= 1 << 24:
-                    return last
-                size *= 8
+                if start == 0 or len(last) < len(rows):  # an earlier row shows that all of the last step were read
+                    break
+            return last
         return []
 
     @property
@@ -195,15 +187,13 @@ class RunFolder(os.PathLike[str]):
         Raises:
             SettingsError: it is damaged. It is not replaced, so that nothing in it is lost.
         """
-        with refused(f"read {self.provenance}"), suppress(FileNotFoundError):
-            text = self.provenance.read_bytes()
-            with suppress(ValueError, LookupError, TypeError, AttributeError, RecursionError):
-                content = json.loads(text)
-                starts = [*content["starts"], *content.get("branch", {}).get("starts", [])]
-                if all(isinstance(start, dict) for start in starts):
-                    return dict(content)
-            raise SettingsError(f"{self.provenance} is damaged; put it back as it was, or move it away")
-        return {"starts": []}
+
+        def checked(content: dict[str, Any]) -> dict[str, Any]:
+            if not all(isinstance(s, dict) for s in [*content["starts"], *content.get("branch", {}).get("starts", [])]):
+                raise TypeError(content)
+            return content
+
+        return read_json(self.provenance, checked, {"starts": []})
 
     @property
     def starts(self) -> list[Mapping[str, Any]]:
@@ -272,12 +262,13 @@ def runs_below(folder: Path) -> list[Path]:
         if error.filename == str(folder):
             raise error
 
-    found, seen = [], set()
+    found, visited = [], set()
     for place, folders, files in os.walk(folder, onerror=fails, followlinks=True):
         real = os.path.realpath(place)
         if "config.yaml" in files:
             found.append(Path(place))
         # A run's folder holds no other run, and a link may lead back to a parent.
-        folders[:] = [] if found[-1:] == [Path(place)] or real in seen else sorted(f for f in folders if f[0] != ".")
-        seen.add(real)
+        ends = "config.yaml" in files or real in visited
+        folders[:] = [] if ends else [name for name in folders if not name.startswith(".")]
+        visited.add(real)
     return sorted(found)

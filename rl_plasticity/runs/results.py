@@ -1,4 +1,4 @@
-"""The numbers that a run writes into its folder: metrics.csv, timing.csv, TensorBoard events, Weights & Biases."""
+"""The numbers that a run writes into its folder: metrics.csv, timing.csv, TensorBoard events."""
 
 import errno
 import os
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import HEADER, MetricName, RunName, file_name
 
@@ -23,12 +23,12 @@ END = 1000  # bytes, some ten rows
 
 
 class Results:
-    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard and, if chosen, to W&B.
+    """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard.
 
     ``metrics.csv`` is the source of truth: tidy, append-only and without wall-clock times. So a resumed run's file
-    equals an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard and W&B also show the ``mean``
-    over the seeds, which is derived and therefore in no file. In TensorBoard each of several runs, and each mean, has a
-    folder of its own, so that the curves of one metric share a plot. In W&B they are all one run.
+    equals an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard also shows the ``mean`` over the
+    seeds, which is derived and therefore in no file. There each of several runs, and each mean, has a folder of its
+    own, so that the curves of one metric share a plot.
 
     Args:
         folder: must exist.
@@ -44,7 +44,6 @@ class Results:
         sizes: Mapping[str, int] | None = None,
         step: int = 0,
     ) -> None:
-        self.names = list(names)
         self._texts = [str(name) for name in names]
         self.groups = [name.group for name in names]  # of runs that differ in the seed
         several = len(names) > 1
@@ -57,14 +56,13 @@ class Results:
             self.files[path.name] = path.open("w+" if sizes is None else "a+", encoding="utf-8", newline="")
             if sizes is None:
                 self.files[path.name].write(f"{HEADER}\n")
-        places = {"": folder.tensorboard}
-        places |= {str(name): folder.tensorboard / name.file_name for name in names if several}
-        places |= {mean: folder.tensorboard / file_name(mean) for mean in self._means.values()}
+        places = {"": "", **{str(name): name.file_name for name in names if several}}
+        places |= {mean: file_name(mean) for mean in self._means.values()}
         # Readers forget what an earlier start showed from this step on, because it comes again. Values of the
         # checkpoint's own step were shown before the checkpoint was written.
         start = SessionLog(status=SessionLog.START)
         begins = Event(wall_time=time.time(), step=0 if sizes is None else step + 1, session_log=start)
-        self.boards = {label: EventFileWriter(str(place)) for label, place in places.items()}
+        self.boards = {label: EventFileWriter(str(folder.tensorboard / place)) for label, place in places.items()}
         for board in self.boards.values():
             board.add_event(begins)
         self.sync()
@@ -76,14 +74,12 @@ class Results:
         rows: list[str] = []
         shown: dict[str, dict[str, float]] = {label: {} for label in self.boards}
         for name, value in values.items():
-            numbers = [float(v) for v in value]
-            known = [i for i in range(len(numbers)) if where is None or where[i]]
-            for i in known:
-                rows.append(f"{self._texts[i]},{step},{name},{numbers[i]!r}\n")
-                shown[self._shown_as[i]][name] = numbers[i]
+            numbers = {i: float(v) for i, v in enumerate(value) if where is None or where[i]}
+            for i, number in numbers.items():
+                rows.append(f"{self._texts[i]},{step},{name},{number!r}\n")
+                shown[self._shown_as[i]][name] = number
             for group, mean in self._means.items():
-                of_group = [numbers[i] for i in known if self.groups[i] == group]
-                if of_group:
+                if of_group := [number for i, number in numbers.items() if self.groups[i] == group]:
                     shown[mean][name] = sum(of_group) / len(of_group)
         self.files["metrics.csv"].write("".join(rows))
         self._show(step, shown)
@@ -145,30 +141,21 @@ def tag_of(name: str) -> str:
     return name if of in ("", "eval", "task", "timing", "train") else f"networks/{name}"
 
 
-def require_as_saved(folder: RunFolder, sizes: Mapping[str, int], ends: Mapping[str, str]) -> None:
+def require_as_saved(folder: RunFolder, saved: Mapping[str, Any]) -> None:
     """Check that the files still hold what they held at a checkpoint, before a run continues from it.
-
-    Args:
-        sizes, ends: the results of `Results.sync` and `Results.ends`.
 
     Raises:
         SettingsError: a file was changed.
     """
     for path in (folder.metrics_csv, folder.timing_csv):
-        size, changed = sizes[path.name], ""
-        try:
-            with path.open("rb") as file:
-                there, end = os.fstat(file.fileno()).st_size, _end(file.fileno(), size)
-        except OSError as error:
-            changed = f"cannot be read ({error.strerror})"
-        else:
-            if there < size:
-                changed = f"has {there} bytes, of {size} at the checkpoint"
-            elif end != ends.get(path.name):
-                changed = "does not hold the rows that it held at the checkpoint"
-        if changed:
-            advice = "put it back as it was, or train anew in another folder (out=)"
-            raise SettingsError(f"cannot resume: {path} {changed}; {advice}")
+        size = saved["sizes"][path.name]
+        with refused(f"read {path}"), path.open("rb") as file:
+            there, end = os.fstat(file.fileno()).st_size, _end(file.fileno(), size)
+        if there < size or end != saved["ends"][path.name]:
+            raise SettingsError(
+                f"{path} ({there} bytes) does not hold the rows that it held at the checkpoint ({size} bytes); put it "
+                "back as it was, or train anew in another folder (out=)"
+            )
 
 
 def _end(file: int, size: int) -> str:
