@@ -26,7 +26,8 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
-from rl_plasticity.diagnosis.trainability import LARGE_BANK, Bank, Data, Subject, subject_of
+from rl_plasticity.diagnosis.subject import Subject, subject_of
+from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
 from rl_plasticity.errors import SettingsError, first_line, nearest, printable
 from rl_plasticity.runs import checkpoint
@@ -38,7 +39,7 @@ from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
-from rl_plasticity.training.diagnosing import tried
+from rl_plasticity.training.diagnosing import unbounded
 from rl_plasticity.training.epochs import cross_entropy, first_images
 
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
@@ -58,7 +59,7 @@ class Source(Protocol):
         """The names of the data on which networks are diagnosed at this checkpoint."""
         ...
 
-    def trial(self, item: Item) -> tuple[Subject, Data]:
+    def trial(self, item: Item) -> tuple[Subject, TaskSource]:
         """A network of all runs, and what its copies learn."""
         ...
 
@@ -211,11 +212,11 @@ class OfAgents:
     def data_at(self, step: int, is_last: bool) -> Sequence[str]:
         return ["random", "buffer"] if is_last and step else ["random"]
 
-    def trial(self, item: Item) -> tuple[Subject, Data]:
+    def trial(self, item: Item) -> tuple[Subject, TaskSource]:
         learner = self._agent_at(item.step).learners[item.network]
-        subject = subject_of(learner, tried)
+        subject = subject_of(learner, unbounded)
         inputs = self._agent.inputs(self._batch(item))[item.network]
-        return subject, Data(Bank(inputs, learner.runs))
+        return subject, TaskSource(Bank(inputs, learner.runs))
 
     def beside(self, item: Item) -> Sequence[Sequence[str]]:
         return _beside(self._agent_at(item.step), self._batch(item))[item.network]
@@ -282,7 +283,7 @@ class OfTasks:
     def data_at(self, step: int, is_last: bool) -> Sequence[str]:
         return ["images"]
 
-    def trial(self, item: Item) -> tuple[Subject, Data]:
+    def trial(self, item: Item) -> tuple[Subject, TaskSource]:
         s, learner, sequence = self.settings, self.parts.learner, self.parts.sequence
         try:
             learner.load_state_dict(checkpoint.load(self.folder.checkpoints, item.step, whole=False)["learner"])
@@ -291,7 +292,7 @@ class OfTasks:
         last = sequence.num_tasks * s.epochs_per_task - 1
         task = sequence.task(min(item.step, last) // s.epochs_per_task)
         x, y = first_images(task, self.parts.data, LARGE_BANK, learner.runs)
-        return subject_of(learner), Data(Bank(x, learner.runs), (cross_entropy, y))
+        return subject_of(learner), TaskSource(Bank(x, learner.runs), (cross_entropy, y))
 
     def beside(self, item: Item) -> Sequence[Sequence[str]]:
         return ()

@@ -29,8 +29,8 @@ from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.diagnose import OfAgents
 from rl_plasticity.diagnosis.report import LONGER, NOW, Report
-from rl_plasticity.diagnosis.trainability import LARGE_BANK, Bank, subject_of
-from rl_plasticity.diagnosis.trainability import Data as Given
+from rl_plasticity.diagnosis.subject import subject_of
+from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.runs.diagnosed import Item
 from rl_plasticity.runs.session import Session
@@ -87,11 +87,11 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
             return
         learner = session.parts["learner"]
         x, y = first_images(sequence.task(index - 1), data, LARGE_BANK, learner.runs)
-        given = Given(Bank(x, learner.runs), (cross_entropy, y))
+        given = TaskSource(Bank(x, learner.runs), (cross_entropy, y))
         drawn = reports(subject_of(learner), given, None, None, False, 3, None, index)
         order = RunStreams(session.plan.seeds)
         epoch = [*batches(sequence.task(index), data, order, s.batch_size, learner.runs)]
-        task = Given(None, batches=epoch, criterion=cross_entropy)
+        task = TaskSource(None, batches=epoch, criterion=cross_entropy)
         own = reports(subject_of(learner), task, None, None, False, 2, len(epoch) * s.epochs_per_task, index)
         for name, of_drawn, of_own in zip(session.plan.names, drawn, own, strict=True):
             found.append({"group": group, "run": str(name), "task": index} | _numbers(of_drawn, of_own))

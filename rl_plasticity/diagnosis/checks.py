@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.trainability import HALF, Optimizers
 from rl_plasticity.structure import tensors_in
 
+HALF = (torch.bfloat16, torch.float16)
 
-def _few(found: Sequence[str]) -> str:
+
+def _first_three(found: Sequence[str]) -> str:
     return ", ".join(found[:3]) + (" and others" if len(found) > 3 else "")
 
 
@@ -19,7 +21,7 @@ def not_finite(net: nn.Module) -> list[str]:
     """Weights that are infinite or NaN."""
     bad = {name: int((~p.isfinite()).sum()) for name, p in net.named_parameters()}
     found = [f"{count} of {net.get_parameter(name).numel()} in {name!r}" for name, count in bad.items() if count]
-    return [f"not finite: {_few(found)}"] if found else []
+    return [f"not finite: {_first_three(found)}"] if found else []
 
 
 def constant(targets: Any) -> list[str]:
@@ -32,33 +34,27 @@ def constant(targets: Any) -> list[str]:
 
 def frozen(net: nn.Module) -> list[str]:
     """Parameters that are not trained."""
-    numbers = [(p.numel(), p.requires_grad) for p in net.parameters()]
-    still = sum(n for n, trained in numbers if not trained)
-    return (
-        [f"frozen: {still / sum(n for n, _ in numbers):.0%} of the weights do not require a gradient"] if still else []
-    )
+    still, every = (sum(p.numel() for p in net.parameters() if kind or not p.requires_grad) for kind in (False, True))
+    return [f"frozen: {still / every:.0%} of the weights do not require a gradient"] if still else []
 
 
-def not_held(net: nn.Module, optimizers: Optimizers) -> list[str]:
+def not_held(net: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
     """Trainable parameters that no optimizer changes."""
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     left = [repr(name) for name, p in net.named_parameters() if p.requires_grad and id(p) not in held]
-    return [f"not in the optimizer: {_few(left)}"] if optimizers and left else []
+    return [f"not in the optimizer: {_first_three(left)}"] if optimizers and left else []
 
 
-def learning_rate(optimizers: Optimizers) -> list[str]:
+def learning_rate(optimizers: Sequence[Optimizer]) -> list[str]:
     """A learning rate of 0, or one that a schedule has brought below a hundredth of its first value."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     if groups and all(float(group["lr"]) == 0 for group in groups):
         return ["learning rate: it is 0"]
-    for group in groups:
-        first = float(group.get("initial_lr", 0))
-        if 0 < float(group["lr"]) < first / 100:
-            return [f"learning rate: it has decayed from {first:g} to {float(group['lr']):g}"]
-    return []
+    rates = [(float(group.get("initial_lr", 0)), float(group["lr"])) for group in groups]
+    return [f"learning rate: it has decayed from {a:g} to {b:g}" for a, b in rates if 0 < b < a / 100][:1]
 
 
-def stale_moments(net: nn.Module, optimizers: Optimizers, gradients: Mapping[str, Tensor]) -> list[str]:
+def stale_moments(net: nn.Module, optimizers: Sequence[Optimizer], gradients: Mapping[str, Tensor]) -> list[str]:
     """Adam's second moments that remember gradients far larger than the present ones.
 
     The number is the median over the weights of sqrt(v_hat) / |g|, where g is the gradient of the first batch. It is
@@ -91,11 +87,10 @@ def does_not_move(net: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
 
 def clipped(norms: Iterable[float], max_grad_norm: float | None) -> list[str]:
     """Clipping that leaves less than a hundredth of the gradients."""
-    finite = [n for n in norms if math.isfinite(n) and n > 0]
-    if max_grad_norm is None or not finite:
+    left = [min(1.0, max_grad_norm / n) for n in norms if max_grad_norm is not None and math.isfinite(n) and n > 0]
+    if not left or sum(left) / len(left) >= 0.01:
         return []
-    left = sum(min(1.0, max_grad_norm / n) for n in finite) / len(finite)
-    return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {left:.2%} of the gradient"] if left < 0.01 else []
+    return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {sum(left) / len(left):.2%} of the gradient"]
 
 
 # --- of agents --------------------------------------------------------------------------------------------------------
@@ -124,13 +119,3 @@ def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
     """
     at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())
     return [f"log_std: {at_bounds:.0%} of it is at its bounds, where it has no gradient"] if at_bounds > 0.5 else []
-
-
-def of_actions(act: Tensor) -> list[str]:
-    """A deterministic policy whose actions are at their bounds, where the hyperbolic tangent has no gradient.
-
-    Args:
-        act: actions from -1 to 1 for some observations.
-    """
-    at_bounds = float((act.abs() > 0.99).float().mean())
-    return [f"actions: {at_bounds:.0%} of them are at their bounds, with no gradient"] if at_bounds > 0.5 else []

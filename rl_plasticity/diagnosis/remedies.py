@@ -1,32 +1,50 @@
 """Changes that might bring trainability back. `diagnose` tries them on copies of a network."""
 
 import copy
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.diagnosis.report import NOW, Estimate, Remedy
+from rl_plasticity.diagnosis.subject import Subject
+from rl_plasticity.diagnosis.tasks import Bank, outputs_of
+from rl_plasticity.diagnosis.trials import Trials
 from rl_plasticity.interventions import make_intervention
+from rl_plasticity.learning.attached import attach
+from rl_plasticity.seeding import derive, random_states_kept
 from rl_plasticity.structure import Example, layers, read
 
-Remedy = Callable[[nn.Module, nn.Module, Example], object]
-"""Changes a network in place, given a fresh one like it and inputs. Raises ValueError if the network does not fit."""
+Repair = Callable[[Subject, nn.Module, Example], object]
+"""Changes a copy, given a fresh network like it and inputs. Raises ValueError if the network does not fit."""
 
 
-def _intervention(name: str, with_example: bool = False, **settings: object) -> Remedy:
-    def remedy(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
+def _intervention(name: str, with_example: bool = False, **settings: object) -> Repair:
+    def repair(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
         example = {"example": inputs} if with_example else {}
-        make_intervention(name, **settings).apply_(net, (), make=lambda: copy.deepcopy(fresh), **example)  # type: ignore[arg-type]
+        intervention = make_intervention(name, **settings)
+        intervention.apply_(changed.net, (), make=lambda: copy.deepcopy(fresh), **example)  # type: ignore[arg-type]
 
-    return remedy
+    return repair
+
+
+def _attached(name: str, coef: float) -> Repair:
+    """A regularizer that acts while the copy learns."""
+
+    def repair(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
+        changed.attach = partial(attach, name, coef=coef, example=inputs)
+
+    return repair
 
 
 @torch.no_grad()
-def fresh_norms(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
+def fresh_norms(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
     """W <- W ||W_fresh||_F / ||W||_F in every layer; biases and norm layers stay."""
-    for layer in layers(net):
-        mine, theirs = layer.matrix(net), layer.matrix(fresh)
+    for layer in layers(changed.net):
+        mine, theirs = layer.matrix(changed.net), layer.matrix(fresh)
         if mine is None or theirs is None:
             continue
         axes = (-2, -1)
@@ -34,7 +52,7 @@ def fresh_norms(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
         mine.mul_(torch.where(norm > 0, theirs.norm(dim=axes, keepdim=True) / norm, torch.ones_like(norm)))
 
 
-def with_layer_norm(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
+def with_layer_norm(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
     """Add LayerNorm without gain and shift between each linear layer or convolution and the activation behind it.
 
     Behind a convolution it is taken over channels and positions, as GroupNorm with one group.
@@ -42,8 +60,8 @@ def with_layer_norm(net: nn.Module, fresh: nn.Module, inputs: Example) -> None:
     Raises:
         ValueError: no such layer has an activation and no norm layer behind it.
     """
-    modules = dict(net.named_modules())
-    units = read(net, inputs).activations()
+    modules = dict(changed.net.named_modules())
+    units = read(changed.net, inputs).activations()
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
     places = {u.incoming.name for u in units if not u.norms and isinstance(modules.get(u.incoming.name), kinds)}
     if not places:
@@ -56,15 +74,56 @@ def _normalized(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
     return F.layer_norm(output, output.shape[-1:]) if isinstance(module, nn.Linear) else F.group_norm(output, 1)
 
 
-REMEDIES: dict[str, Remedy] = {
+REMEDIES: dict[str, Repair] = {
     "LayerNorm": with_layer_norm,
     "fresh norms": fresh_norms,
     "fire": _intervention("fire"),
     "redo": _intervention("redo", with_example=True),
     "head": _intervention("head", with_example=True),
     "shrink_perturb": _intervention("shrink_perturb", coef=0.5, init="fresh"),
+    "spectral attached": _attached("spectral", 1e-3),
 }
-"""Remedies by name: the `INTERVENTIONS` that can be tried at once, and two changes of the network itself."""
+"""Remedies by name: `INTERVENTIONS` that can be tried at once, two changes of the network itself, a regularizer."""
 
-ATTACHED: dict[str, tuple[str, float]] = {"spectral attached": ("spectral", 1e-3)}
-"""Regularizers, with their coef, that act while a copy learns, by the name of the remedy."""
+
+def try_on_copies(trials: Trials) -> dict[str, Tensor | None]:
+    """Let copies learn after each remedy that fits the network, and return how far each changed the outputs.
+
+    That is ||f'(x) - f(x)||_F / ||f(x) - mean f(x)||_F over the inputs, ``[*runs]``; None without a bank of inputs.
+    """
+    subject, source, rates = trials.subject, trials.source, [trials.best_rate()]
+    tried: dict[str, Tensor | None] = {}
+    for name, repair in REMEDIES.items():
+        copies = []
+        try:
+            with random_states_kept(subject.net), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for r, fresh in enumerate(trials.fresh):
+                    torch.manual_seed(derive(trials.seed, r, 3))
+                    copies.append(subject.copied())
+                    repair(copies[-1], fresh, source.example)
+                trials.run(name, copies.__getitem__, rates)
+        except Exception:  # whatever keeps it from being applied to such a network
+            trials.arms.pop(name, None)
+            continue
+        tried[name] = source.bank and _moved(subject.copied().net, copies[0].net, source.bank)
+    return tried
+
+
+@torch.no_grad()
+def _moved(net: nn.Module, changed: nn.Module, bank: Bank) -> Tensor:
+    before, after = (outputs_of(one, bank)[1] for one in (net, changed))
+    spread = torch.linalg.matrix_norm(before - before.mean(bank.axis, keepdim=True))
+    moved = torch.linalg.matrix_norm(after - before)
+    return torch.where(moved > 0, moved / spread, torch.zeros_like(moved))
+
+
+def ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tuple[Remedy, ...]:
+    """The remedies of a run, the best first."""
+    now = float(trials.scores(NOW)[:, run].mean())
+    found = []
+    for name, moved in tried.items():
+        learned = Estimate.of(trials.scores(name)[:, run].tolist())
+        closes = (learned.mean - now) / (1 - now)
+        found.append(Remedy(name, learned, closes, None if moved is None else float(moved.reshape(-1)[run])))
+    return tuple(sorted(found, key=lambda r: -r.learned.mean))

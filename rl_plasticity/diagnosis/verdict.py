@@ -3,8 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,23 +10,13 @@ from torch import Tensor, nn
 
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
-from rl_plasticity.diagnosis.remedies import ATTACHED, REMEDIES
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
-from rl_plasticity.diagnosis.trainability import (
-    HALF,
-    RATE,
-    UPDATES,
-    Bank,
-    Criterion,
-    Data,
-    Subject,
-    learn,
-    outputs_of,
-)
-from rl_plasticity.diagnosis.trials import LEARNS, RATES, Trials, longer_trials
+from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Report, Verdict
+from rl_plasticity.diagnosis.subject import RATE, Subject, subject_of
+from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
+from rl_plasticity.diagnosis.trials import BEGIN, LEARNS, UPDATES, Trials, learn
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.learning.attached import attach
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.seeding import derive, random_states_kept
@@ -36,14 +24,17 @@ from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
-FIRST = 20  # updates whose gradients are checked one by one
-LONG = 60  # seconds from which the time is said before the trials start
-HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this share, this multiple of the rate is tried
+CHECKED = 20  # updates whose gradients are checked one by one
+HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this part, this multiple of the rate is tried
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
 FEW = 3  # repeats of longer trials
 MOST = 3  # times so many, where those leave a verdict open
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
+
+Judged = tuple[Verdict, str, float | None]
+"""The verdict on a run, the reason for it, and the smallest gap that would have been detected."""
+Metrics = Mapping[str, Tensor]
 
 
 def diagnose(
@@ -125,9 +116,16 @@ def diagnose(
     subject = _subject(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
-    data = Data.of(subject.copied().net, inputs, loss, targets, batches)
-    chosen = updates if batches is None else updates or max(100, len(batches))
-    (report,) = reports(subject, data, earlier, max_grad_norm, remedies, repeats, chosen, seed)
+    if loss is not None and not callable(loss):
+        raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
+    if batches is None:
+        source = TaskSource.of_inputs(inputs, subject.runs, loss, targets)
+    elif inputs is not None or targets is not None:
+        raise SettingsError("batches= stands in place of inputs and targets=: leave them out")
+    else:
+        source = TaskSource.of_batches(subject.copied().net, batches, loss)
+        updates = updates or max(UPDATES, len(batches))
+    (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
     return report
 
 
@@ -143,8 +141,7 @@ def _subject(
         SettingsError: `net` is no network with parameters.
     """
     if isinstance(net, Learner):
-        learner, net = net, net.net
-        make = make or learner.fresh
+        make, net = make or subject_of(net).fresh, net.net
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}")
     if isinstance(make, nn.Module):
@@ -162,7 +159,7 @@ def _subject(
 
 def reports(
     subject: Subject,
-    data: Data,
+    source: TaskSource,
     earlier: nn.Module | Mapping[str, Tensor] | None,
     clip: float | None,
     remedies: bool,
@@ -177,176 +174,96 @@ def reports(
         updates: updates of each trial; None: `UPDATES`, and longer trials of drawn targets, which decide.
         beside: further findings for each run, which explain why it does not learn although nothing is lost.
     """
-    every = math.prod(subject.runs)
-    decided = checks.not_finite(subject.net) or checks.constant(data.given_targets)
-    if decided:
-        return [Report("something else", f"{decided[0]}: nothing else was tried", tuple(decided))] * every
-    longer_data = data.longer() if updates is None else None
-    trials = Trials(subject, data, repeats, updates or UPDATES, clip, seed)
-    causes = checks.learning_rate(subject.optimizers)
-    known = bool(subject.optimizers) or any(not p.requires_grad or p.dtype in HALF for p in subject.net.parameters())
-    _let_fresh_learn(trials, causes)
-    trials.run(NOW, lambda r: subject, RATES)
-    if known:
-        trials.run(AS_IT_IS, lambda r: subject, RATES[:1])
-        causes += _hindrances(trials)
-    if earlier is not None:
-        old = _earlier(subject, earlier)
-        trials.run(EARLIER, lambda r: old, RATES)
-    longer = longer_trials(trials, longer_data, min(repeats, FEW)) if longer_data else None
-    judged = [_judged(trials, run, longer) for run in range(every)]
-    more = longer or trials
-    first = len(more.tasks)
-    while len(more.tasks) < MOST * first and any(map(_undecided, judged)):
-        more.draw(first)
-        judged = [_judged(trials, run, longer) for run in range(every)]
-    tried = _tried(trials, data) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
-    protocol = _protocol(trials, data, tried) | ({} if longer is None else _protocol_of_longer(longer))
-    symptoms, dead_layers = _symptoms(trials, data)
+    every = range(math.prod(subject.runs))
+    if unusable := checks.not_finite(subject.net) or checks.constant(source.given_targets):
+        return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
+    trials = Trials(subject, source, repeats, updates or UPDATES, clip, seed)
+    causes = _let_arms_learn(trials, earlier)
+    longer = None
+    if updates is None and (more := source.longer()):
+        longer = Trials(subject, more, min(repeats, FEW), None, None, seed)
+        longer.run(FRESH)
+        longer.run(NOW, lambda r: subject)
+    judged = _all_judged(trials, longer, every)
+    tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
+    protocol = _protocol(trials, longer) | {
+        "not_applicable": [name for name in REMEDIES if tried and name not in tried]
+    }
+    mine, fresh = _metrics(trials)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
-        known_of_run = beside[run] if beside else ()
-        if known_of_run and verdict == "plastic":
-            verdict = "something else"
-        said = (*known_of_run, *causes, *_slow_start(trials, run, verdict))
+        said, better = [*(beside[run] if beside else ()), *causes], ()
         if verdict in BAD:
-            said += tuple(
-                f"dead layer: every unit of {layer!r} is 0 for every input, so no gradient passes"
-                for layer, share in dead_layers.items()
-                if float(share.reshape(-1)[run]) == 1
-            )
-        better = _ranked(trials, tried, run) if verdict in BAD else ()
-        of_run = {name: (float(a.reshape(-1)[run]), float(b.reshape(-1)[run])) for name, (a, b) in symptoms.items()}
-        numbers = _numbers(trials, run, longer)
-        found.append(Report(verdict, why, said, *numbers, of_run, better, gap, protocol))
+            said += _dead_layers(mine, fresh, run)
+            better = ranked(trials, tried, run)
+        elif verdict == "plastic" and beside and beside[run]:
+            verdict = "something else"
+        elif verdict == "plastic":
+            said += _slow_start(trials, run)
+        numbers = *_numbers(trials, longer, run), _symptoms(mine, fresh, run)
+        found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
 
 
-def _protocol(trials: Trials, data: Data, tried: Mapping[str, Tensor | None]) -> dict[str, Any]:
-    """How the trials were made, as the report has it."""
-    rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in RATES)
-    return {
-        "repeats": len(trials.tasks),
-        "updates": trials.tasks[0][0].updates,
-        "seed": trials.seed,
-        "rates": ", ".join(rates),
-        "targets": trials.kinds,
-        "inputs": None if data.bank is None else data.bank.size,
-        "not_applicable": [name for name in (*REMEDIES, *ATTACHED) if tried and name not in tried],
-    }
-
-
-def _protocol_of_longer(longer: Trials) -> dict[str, Any]:
-    """How the longer trials were made."""
-    bank = longer.data.bank
-    updates = [longer.limits.get(kind, longer.updates) for kind in longer.kinds]
-    return {
-        "longer_repeats": len(longer.tasks),
-        "longer_updates": dict(zip(longer.kinds, updates, strict=True)),
-        "longer_inputs": None if bank is None else bank.size,
-    }
-
-
-def _numbers(trials: Trials, run: int, longer: Trials | None) -> tuple[dict[str, Estimate], dict[str, float]]:
-    """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
-    shown = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
-    evidence = {arm: _estimate(trials.shares(arm), run) for arm in shown}
-    pairs = [(k, arm) for arm in (*shown, FRESH) for k in trials.kinds if (k, arm) in trials.curves]
-    evidence |= {f"{arm}/{k}": _estimate(trials.share(k, arm), run) for k, arm in pairs if arm != FRESH}
-    if longer is not None:
-        evidence[LONGER] = _estimate(longer.shares(NOW), run)
-        evidence |= {f"{LONGER}/{k}": _estimate(longer.share(k, NOW), run) for k in longer.kinds}
-    return evidence, {f"{arm}/{k}": float(trials.end(k, arm)[:, run].mean()) for k, arm in pairs}
-
-
-def _let_fresh_learn(trials: Trials, causes: list[str]) -> None:
-    """Let fresh networks learn; with Adam's usual learning rate if they learn nothing with the optimizer's own."""
+def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> list[str]:
+    """Let every arm learn; returns what was found that keeps the network from learning."""
     subject = trials.subject
-    trials.run_fresh(RATES)
+    causes = checks.learning_rate(subject.optimizers) + _let_fresh_learn(trials)
+    trials.run(NOW, lambda r: subject)
+    if subject.optimizers or any(not p.requires_grad or p.dtype in checks.HALF for p in subject.net.parameters()):
+        trials.run(AS_IT_IS, lambda r: subject, [1.0])
+        causes += _hindrances(trials)
+    if earlier is not None:
+        old = _earlier(subject, earlier)
+        trials.run(EARLIER, lambda r: old)
+    return causes
+
+
+def _let_fresh_learn(trials: Trials) -> list[str]:
+    """Let fresh networks learn; at another learning rate if they learn nothing, or little, with the optimizer's own."""
+    trials.run(FRESH)
+    subject, removed = trials.subject, trials.removed()
     rate = subject.rate(trials.tasks[0][0])
-    removed = trials.removed_by_fresh()
     least = removed.mean(0) if rate > RATE / 100 else removed.amin(0)  # a tiny rate may fit the easiest alone
     if rate < RATE / 3 and bool((least < LEARNS).all()):
-        causes.append(f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either")
+        cause = f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either"
         subject.raised = True
-        trials.run_fresh(RATES)
     elif rate > RATE and bool((removed < HALF_LEARNED).any()):
         slower = "a fresh network at a lower rate"
-        trials.run(slower, lambda r: subject.copied(trials.fresh[r]), [LOWER])
-        lower = trials.removed_by(slower)
-        trials.leave_out(slower)
-        if float((lower - removed).mean()) > HALF_LEARNED / 2:
-            causes.append(
-                f"learning rate: with {rate:g} a fresh network removes {float(removed.mean()):.0%} of the loss, with a "
-                f"tenth of that {float(lower.mean()):.0%}: it is too high"
-            )
-            subject.lowered = LOWER
-            trials.run_fresh(RATES)
-
-
-def _estimate(values: Tensor, run: int) -> Estimate:
-    """One run of ``[repeats, runs]``."""
-    return Estimate.of(values[:, run].tolist())
-
-
-def _judged(trials: Trials, run: int, longer: Trials | None = None) -> tuple[Verdict, str, float | None]:
-    """The verdict on a run, the reason for it, and the smallest gap that would have been seen."""
-    most = [(float(made.removed_by_fresh()[:, run].amax()), made) for made in (longer, trials) if made is not None]
-    removed, learned = most[0] if most[0][0] >= LEARNS else most[-1]
-    if not removed >= LEARNS:
-        why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
-        return "not detectable", why, None
-    now, decides = _estimate(trials.shares(NOW), run), _estimate(learned.shares(NOW), run)
-    gap = 1 - PLASTIC + (decides.high - decides.low) / 2
-    says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
-    if AS_IT_IS in trials.arms:
-        for kind in (k for k in trials.kinds if (k, AS_IT_IS) in trials.curves):
-            can, own = (_estimate(trials.share(kind, arm, 0), run) for arm in (NOW, AS_IT_IS))
-            can_learn = max(can.mean / LOST, decides.low / PLASTIC) >= 1
-            if can_learn and own.high < min(can.mean / 2, can.low):
-                alone = f"as it is trained it learns only {own} of the task {kind!r}, at its own learning rate"
-                return "something else", f"{says}; {alone}", gap
-    if now.low >= LOST and checks.learning_rate(trials.subject.optimizers):
-        return "something else", f"{says}; its learning rate is gone", gap
-    if learned is longer:
-        says = f"{says} in {trials.updates} updates, and {decides} in a longer trial"
-    if decides.high < PLASTIC:
-        return "lost" if min(now.high, decides.high) < LOST else "losing", says, gap
-    if EARLIER in trials.arms:
-        fell = _estimate(trials.shares(EARLIER) - trials.shares(NOW), run)
-        if fell.low > 1 - PLASTIC:
-            return "losing", f"{says}; this is {fell} less than earlier, compared repeat by repeat", gap
-    if decides.low >= PLASTIC:
-        return "plastic", says, gap
-    return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
-
-
-def _undecided(judged: tuple[Verdict, str, float | None]) -> bool:
-    """Whether more repeats may still bring a verdict."""
-    verdict, _, gap = judged
-    return verdict == "not detectable" and gap is not None
+        trials.run(slower, rates=[LOWER])
+        lower = trials.removed(arm=slower)
+        del trials.arms[slower]
+        if not float((lower - removed).mean()) > HALF_LEARNED / 2:
+            return []
+        cause = (
+            f"learning rate: with {rate:g} a fresh network removes {float(removed.mean()):.0%} of the loss, with a "
+            f"tenth of that {float(lower.mean()):.0%}: it is too high"
+        )
+        subject.lowered = LOWER
+    else:
+        return []
+    trials.run(FRESH)
+    return [cause]
 
 
 def _hindrances(trials: Trials) -> list[str]:
     """What keeps the network from learning as it is trained."""
-    subject = trials.subject
+    subject, task = trials.subject, trials.tasks[0][-1]
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
-    task = trials.tasks[0][-1]
     first: dict[str, Tensor] = {}  # the gradients of the first update
     norms: list[float] = []  # those of the whole gradient, of each update
 
-    def look() -> None:
+    def note_gradients() -> None:
         gradients = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
         first.update({} if first else gradients)
         norms.append(float(torch.stack([g.float().norm() for g in gradients.values()]).norm()))
 
     with random_states_kept(subject.net):
         net, optimizers = subject.as_it_is(task)
-        loss, updates = task.begin(net), min(FIRST, task.updates)
+        loss, updates = task.begin(net), min(CHECKED, task.updates)
         before = {name: p.detach().clone() for name, p in net.named_parameters()}
-        learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, look)
-    found += checks.does_not_move(net, before)
-    found += checks.clipped(norms, trials.clip)
+        learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, note_gradients)
+    found += checks.does_not_move(net, before) + checks.clipped(norms, trials.clip)
     if task.with_users_loss:  # drawn targets have gradients of another size than those that were remembered
         found += checks.stale_moments(subject.net, subject.optimizers, first)
     return found
@@ -370,78 +287,118 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Sub
     return old
 
 
-def _tried(trials: Trials, data: Data) -> dict[str, Tensor | None]:
-    """Let copies learn after each remedy; returns how far each remedy changed the outputs, ``[*runs]``, by name."""
-    subject = trials.subject
-    tried: dict[str, Tensor | None] = {}
-    times = RATES[trials.best_of_fresh()]
-    for name, change in REMEDIES.items():
-        changed = []
-        try:
-            with random_states_kept(subject.net), warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                for r, fresh in enumerate(trials.fresh):
-                    torch.manual_seed(derive(trials.seed, r, 3))
-                    changed.append(subject.copied())
-                    change(changed[-1].net, fresh, data.example)
-        except Exception:  # whatever keeps it from being applied to such a network: it is left out
-            continue
-        trials.run(name, changed.__getitem__, [times])
-        tried[name] = None if data.bank is None else _changes(subject.copied().net, changed[0].net, data.bank)
-    for name, (regularizer, coef) in ATTACHED.items():
-        held = replace(subject, attach=partial(attach, regularizer, coef=coef, example=data.example))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                trials.run(name, lambda r, held=held: held, [times])  # type: ignore[misc]
-        except ValueError:  # the network has nothing that it can act on
-            trials.leave_out(name)
-            continue
-        tried[name] = None if data.bank is None else torch.zeros(subject.runs)
-    return tried
+def _estimate(values: Tensor, run: int) -> Estimate:
+    """One run of ``[repeats, runs]``."""
+    return Estimate.of(values[:, run].tolist())
 
 
-@torch.no_grad()
-def _changes(net: nn.Module, changed: nn.Module, bank: Bank) -> Tensor:
-    """||f'(x) - f(x)||_F / ||f(x) - mean f(x)||_F over the inputs, ``[*runs]``."""
-    before, after = (outputs_of(one, bank)[1] for one in (net, changed))
-    spread = torch.linalg.matrix_norm(before - before.mean(bank.axis, keepdim=True))
-    moved = torch.linalg.matrix_norm(after - before)
-    return torch.where(moved > 0, moved / spread, torch.zeros_like(moved))
+def _all_judged(trials: Trials, longer: Trials | None, every: range) -> list[Judged]:
+    """The verdict on each run. Further repeats are drawn while one is open that they may still settle."""
+    decides = longer or trials
+    first = len(decides.tasks)
+    while True:
+        judged = [_judged(trials, run, longer) for run in every]
+        is_open = any(verdict == "not detectable" and gap is not None for verdict, _, gap in judged)
+        if not is_open or len(decides.tasks) >= MOST * first:
+            return judged
+        decides.draw(first)
 
 
-def _ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tuple[Remedy, ...]:
-    now = _estimate(trials.shares(NOW), run).mean
-    found = []
-    for name, changes in tried.items():
-        learned = _estimate(trials.shares(name), run)
-        closes = (learned.mean - now) / (1 - now)
-        found.append(Remedy(name, learned, closes, None if changes is None else float(changes.reshape(-1)[run])))
-    return tuple(sorted(found, key=lambda r: -r.learned.mean))
+def _judged(trials: Trials, run: int, longer: Trials | None = None) -> Judged:
+    made = [one for one in (longer, trials) if one is not None]
+    decides = next((one for one in made if float(one.removed()[:, run].amax()) >= LEARNS), None)
+    if decides is None:
+        removed = float(trials.removed()[:, run].amax())
+        why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
+        return "not detectable", why, None
+    now, score = _estimate(trials.scores(NOW), run), _estimate(decides.scores(NOW), run)
+    gap = 1 - PLASTIC + (score.high - score.low) / 2
+    says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
+    for kind in trials.arms[AS_IT_IS].losses if AS_IT_IS in trials.arms else ():
+        can, own = (_estimate(trials.score(kind, arm, 0), run) for arm in (NOW, AS_IT_IS))
+        if (can.mean >= LOST or score.low >= PLASTIC) and own.high < min(can.mean / 2, can.low):
+            alone = f"as it is trained it learns only {own} of the task {kind!r}, at its own learning rate"
+            return "something else", f"{says}; {alone}", gap
+    if now.low >= LOST and checks.learning_rate(trials.subject.optimizers):
+        return "something else", f"{says}; its learning rate is gone", gap
+    if decides is longer:
+        says = f"{says} in {trials.updates} updates, and {score} in a longer trial"
+    if score.high < PLASTIC:
+        return "lost" if min(now.high, score.high) < LOST else "losing", says, gap
+    if EARLIER in trials.arms:
+        fell = _estimate(trials.scores(EARLIER) - trials.scores(NOW), run)
+        if fell.low > 1 - PLASTIC:
+            return "losing", f"{says}; this is {fell} less than earlier, compared repeat by repeat", gap
+    if score.low >= PLASTIC:
+        return "plastic", says, gap
+    return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 
 
-def _slow_start(trials: Trials, run: int, verdict: Verdict) -> list[str]:
+# --- what the report has ----------------------------------------------------------------------------------------------
+
+
+def _numbers(trials: Trials, longer: Trials | None, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
+    """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
+    evidence: dict[str, Estimate] = {}
+    arms = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
+    for name, made, arm in [*((arm, trials, arm) for arm in arms), *([(LONGER, longer, NOW)] if longer else [])]:
+        evidence[name] = _estimate(made.scores(arm), run)
+        evidence |= {f"{name}/{kind}": _estimate(made.score(kind, arm), run) for kind in made.arms[arm].losses}
+    learned = [(arm, kind) for arm in (*arms, FRESH) for kind in trials.arms[arm].losses]
+    return evidence, {f"{arm}/{kind}": float(trials.loss(kind, arm)[:, run].mean()) for arm, kind in learned}
+
+
+def _protocol(trials: Trials, longer: Trials | None) -> dict[str, Any]:
+    """How the trials were made."""
+    rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in trials.rates)
+    protocol = {
+        "repeats": len(trials.tasks),
+        "updates": trials.tasks[0][0].updates,
+        "seed": trials.seed,
+        "rates": ", ".join(rates),
+        "targets": trials.kinds,
+        "inputs": trials.source.bank and trials.source.bank.size,
+    }
+    if longer is not None:
+        protocol["longer_repeats"] = len(longer.tasks)
+        protocol["longer_updates"] = {kind: longer.limits.get(kind, longer.updates) for kind in longer.kinds}
+        protocol["longer_inputs"] = longer.source.bank and longer.source.bank.size
+    return protocol
+
+
+def _slow_start(trials: Trials, run: int) -> list[str]:
     """A network that ends well but begins far behind a fresh one, because it unlearns first."""
-    if verdict != "plastic":
-        return []
-    begins = [[float(trials.begin(k, arm)[:, run].mean()) for arm in (NOW, FRESH)] for k in trials.kinds]
+    begins = [[float(trials.loss(k, arm, BEGIN)[:, run].mean()) for arm in (NOW, FRESH)] for k in trials.kinds]
     worst = max(now / fresh for now, fresh in begins)
     if worst < SLOW:
         return []
     return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
 
 
-def _symptoms(trials: Trials, data: Data) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
-    """Metrics of the network and of a fresh one, ``[*runs]``, and the network's share of dead units by layer."""
+def _metrics(trials: Trials) -> tuple[Metrics, Metrics]:
+    """Metrics of the network and of a fresh one, each ``[*runs]``, that both have; none if it cannot be looked into."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            mine, theirs = (Probe(net, data.example).measure() for net in (trials.subject.net, trials.fresh[0]))
-    except Exception:  # a network that cannot be looked into is judged all the same
+            nets = (trials.subject.net, trials.fresh[0])
+            mine, fresh = (Probe(net, trials.source.example).measure() for net in nets)
+    except Exception:  # whatever a network may raise: it is judged all the same
         return {}, {}
-    both = {name: (mine[name], theirs[name]) for name in SYMPTOMS if name in mine and name in theirs}
-    layers = [name for name in mine if name.startswith("dead/") and name in theirs]
-    if layers:
-        worst = max(layers, key=lambda name: float(mine[name].mean()))
-        both = {"dead": both.pop("dead"), worst: (mine[worst], theirs[worst])} | both
-    return both, {name.removeprefix("dead/"): mine[name] * (theirs[name] < 1) for name in layers}
+    return {name: value for name, value in mine.items() if name in fresh}, fresh
+
+
+def _symptoms(mine: Metrics, fresh: Metrics, run: int) -> dict[str, tuple[float, float]]:
+    """Some of the metrics, and the dead units of the layer that has most of them in all runs."""
+    names = [name for name in SYMPTOMS if name in mine]
+    if layers := [name for name in mine if name.startswith("dead/")]:
+        names.insert(1, max(layers, key=lambda name: float(mine[name].mean())))
+    return {name: (float(mine[name].reshape(-1)[run]), float(fresh[name].reshape(-1)[run])) for name in names}
+
+
+def _dead_layers(mine: Metrics, fresh: Metrics, run: int) -> list[str]:
+    """Layers without a living unit, of which fresh networks have some."""
+    return [
+        f"dead layer: every unit of {name.removeprefix('dead/')!r} is 0 for every input, so no gradient passes"
+        for name, value in mine.items()
+        if name.startswith("dead/") and float((value * (fresh[name] < 1)).reshape(-1)[run]) == 1
+    ]

@@ -6,7 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from rl_plasticity.agents.sac import Actor
-from rl_plasticity.diagnosis.trainability import Bank, Criterion, Data, outputs_of, subject_of
+from rl_plasticity.diagnosis.subject import subject_of
+from rl_plasticity.diagnosis.tasks import Bank, Criterion, TaskSource, outputs_of
 from rl_plasticity.diagnosis.trials import trainability
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
@@ -17,7 +18,7 @@ REPEATS = 2  # a trial while training; `diagnose` makes 5 of a checkpoint
 Inputs = Mapping[str, tuple[Tensor, ...]]
 
 
-def tried(net: nn.Module) -> nn.Module:
+def unbounded(net: nn.Module) -> nn.Module:
     """The part of a network that learns in trials: an actor's without the bounds of its log standard deviation."""
     return net.trunk if isinstance(net, Actor) else net
 
@@ -43,14 +44,15 @@ class Diagnosing:
     ) -> None:
         self.session, self.every = session, session.settings.diagnose_every_updates or 0
         self.learners = learners if self.every else {}
-        self.data: dict[str, Data] = {}
-        for name, learner in self.learners.items():
-            self.data[name] = Data(Bank(inputs[name], learner.runs), (own or {}).get(name))
+        self.sources = {
+            name: TaskSource(Bank(inputs[name], learner.runs), (own or {}).get(name))
+            for name, learner in self.learners.items()
+        }
 
     def diagnose(self) -> None:
         """Try all networks now, and log what they learned, unless this is off."""
         for name, learner in self.learners.items():
-            learned = trainability(subject_of(learner, tried), self.data[name], REPEATS)
+            learned = trainability(subject_of(learner, unbounded), self.sources[name], REPEATS)
             self.session.log({f"{name}/trainability": learned})
 
     def after_update(self) -> None:
@@ -63,7 +65,7 @@ def require_enough(learners: Mapping[str, Learner], inputs: Inputs) -> None:
     """Raises SettingsError if the inputs are too few to draw targets for the outputs of a network."""
     for name, learner in learners.items():
         try:
-            outputs_of(tried(learner.net), Bank(inputs[name], learner.runs))
+            outputs_of(unbounded(learner.net), Bank(inputs[name], learner.runs))
         except SettingsError as error:
             why = str(error).partition(": give")[0]
             raise SettingsError(f"diagnose_every_updates is not for {name}: {why}") from error

@@ -10,8 +10,7 @@ from conftest import CASES, Functional, TwoInputs, assert_equal_states, nothing_
 from torch import nn
 
 import rl_plasticity
-from rl_plasticity import metrics
-from rl_plasticity.diagnosis.probe import Probe, fit_fresh_targets, measure, size_of
+from rl_plasticity.diagnosis.probe import Probe, measure, size_of
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.metrics import (
     METRICS,
@@ -533,18 +532,3 @@ def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
     with pytest.raises(KeyError, match=r"'dormnat'.*'dormant'"):
         values["dormnat"]
     assert values.get("dormnat") is None
-
-
-def test_fitting_fresh_targets_finds_the_runs_by_itself_as_measure_does():
-    learner, x = learner_of((3, 4, 5)), torch.randn(3, 16, 5)
-    expected = metrics.fit_fresh_targets(learner.net, (x,), 0, 20, 1e-2, runs=(3,))
-    assert expected.unique().shape == (3,)
-    for target in (learner, learner.net, torch.compile(learner.net, backend="eager")):
-        assert torch.equal(fit_fresh_targets(target, x, updates=20, lr=1e-2), expected)
-    assert torch.equal(rl_plasticity.fit_fresh_targets(learner, (x,), 20, 1e-2, generator=0), expected)
-    with pytest.raises(ValueError, match=r"inputs.*\[3, n, ...\]"):
-        fit_fresh_targets(learner, x[0])
-    net = plain_mlp()  # one number
-    one = fit_fresh_targets(net, {"input": x[0]}, updates=9)
-    assert one.shape == ()
-    assert torch.equal(one, metrics.fit_fresh_targets(net, x[0], updates=9))

@@ -1,0 +1,362 @@
+"""The tasks that a network and fresh ones learn side by side: drawn targets, or the user's own batches."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.seeding import random_states_kept
+from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
+from rl_plasticity.structure.layer import runs_of, wide
+
+BATCH = 64
+BANK = 256  # inputs that get drawn targets
+LARGE_BANK = 1024  # those of a longer trial
+
+Loss = Callable[[nn.Module, int], Tensor]
+"""The loss ``[*runs]`` of a network at update number t."""
+Criterion = Callable[..., Tensor]
+"""A user's loss: ``criterion(output, targets)``, or ``criterion(output)`` where a batch has no targets."""
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """A task that every arm of a trial learns.
+
+    Args:
+        name: the kind of targets: ``noise``, ``teacher``, ``own`` or ``batches``.
+        begin: takes a network that is about to learn the task and returns the loss.
+        updates: number of updates.
+        nothing: the loss of a network that learned nothing; None: the fresh network's first loss.
+        with_users_loss: whether the gradients have the size that the optimizer's state remembers.
+    """
+
+    name: str
+    begin: Callable[[nn.Module], Loss]
+    updates: int
+    nothing: float | None = None
+    with_users_loss: bool = True
+
+
+def called(net: nn.Module, inputs: Example) -> Any:
+    """The network's output. Floating-point inputs are cast to the number format of its parameters."""
+    kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
+    args, kwargs = with_tensors([*arguments_of(inputs)], lambda x: x.to(kind) if x.is_floating_point() else x)
+    return net(*args, **kwargs)
+
+
+# --- tasks on a bank of inputs ----------------------------------------------------------------------------------------
+
+
+class Bank:
+    """A fixed set of inputs from which batches are drawn.
+
+    Args:
+        inputs: the arguments of a call of the network, each tensor ``[*runs, n, ...]``.
+        runs: the leading axes.
+        most: number of rows that are used, the first ones.
+
+    Raises:
+        SettingsError: inputs that are not tensors, or tensors with different numbers of rows.
+    """
+
+    def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = BANK) -> None:
+        taken: Example = inputs if isinstance(inputs, Tensor) else Arguments(*arguments_of(inputs))
+        self.inputs, self.runs, self.axis = inputs, runs, len(runs)
+        self.given = self._rows_of(taken)
+        self.size = min(most, self.given)
+        self.example: Example = self.narrowed(taken)
+
+    def narrowed(self, values: Any) -> Any:
+        """The first `size` rows of each tensor.
+
+        Raises:
+            SettingsError: the number of rows differs from the inputs'.
+        """
+        rows = self._rows_of(values)
+        if rows != self.given:
+            raise SettingsError(f"targets must have as many rows as the inputs, {self.given}, got {rows}")
+        return with_tensors(values, lambda x: x.detach().narrow(self.axis, 0, self.size))
+
+    def _rows_of(self, values: Any) -> int:
+        shapes = [[*x.shape] for x in tensors_in(values)]
+        sizes = {shape[self.axis] if len(shape) > self.axis else 0 for shape in shapes}
+        if len(sizes) != 1 or 0 in sizes:
+            raise SettingsError(f"inputs must be tensors of as many examples each, in axis {self.axis}, got {shapes}")
+        return sizes.pop()
+
+    def rows(self, values: Any, where: Tensor) -> Any:
+        """These rows of each tensor."""
+        return with_tensors(values, lambda x: x.index_select(self.axis, where.to(x.device)))
+
+
+def _orders(n: int, size: int, updates: int, generator: torch.Generator) -> list[Tensor]:
+    """Which of n examples each update takes, `size` at most: passes over all of them in a new order each time."""
+    size = min(size, n)
+    passes = math.ceil(updates / (n // size))
+    each = [torch.randperm(n, generator=generator)[: n // size * size] for _ in range(passes)]
+    return list(torch.split(torch.cat(each), size))[:updates]
+
+
+def _columns(x: Tensor, axis: int) -> Tensor:
+    """All axes behind that of the examples as one."""
+    return x.flatten(axis + 1) if x.ndim > axis + 1 else x.unsqueeze(-1)
+
+
+def _laid_out(output: Any, runs: int, axis: int) -> Tensor:
+    """A network's outputs as ``[*runs, n, outputs]``, in float32 or wider.
+
+    Args:
+        runs: number of runs axes.
+        axis: where the axis of the examples is. Tensors that have another size there are left out.
+    """
+    found = [x for x in tensors_in(output) if x.is_floating_point() and x.ndim > axis]
+    alike = [x for x in found if x.shape[axis] == found[0].shape[axis]]
+    return torch.cat([_columns(wide(x).movedim(axis, runs), runs) for x in alike], -1)
+
+
+def outputs_of(net: nn.Module, bank: Bank) -> tuple[Callable[[Any], Tensor], Tensor]:
+    """A function that lays out the network's outputs, and the outputs for the whole bank, ``[*runs, n, outputs]``.
+
+    Raises:
+        SettingsError: the network cannot be called with the inputs, it returns no axis of the examples, or there are
+            too few inputs for the number of outputs.
+    """
+    k = bank.axis
+    with torch.no_grad():
+        try:
+            output = called(net, bank.example)
+        except Exception as error:  # whatever a network may raise
+            raise SettingsError(f"the network cannot be called with the inputs: {first_line(error)}") from error
+    shape = next(([*x.shape] for x in tensors_in(output) if x.is_floating_point()), [])
+    if bank.size not in shape[k:]:
+        raise SettingsError(
+            f"the network's output must have an axis of the {bank.size} examples, got {shape or 'no tensor'}"
+        )
+    axis = shape.index(bank.size, k)
+    layout = partial(_laid_out, runs=k, axis=axis)
+    flat = layout(output)
+    # Behind the examples: positions, of which each is one more row to learn, and the outputs.
+    outputs = shape[-1] if len(shape) > k + 1 and axis == k else flat.shape[-1]
+    rows = flat.shape[k] * flat.shape[-1] // outputs
+    if rows < 4 * outputs:
+        raise SettingsError(
+            f"{rows} inputs are too few for {outputs} outputs: give at least {4 * outputs}, or batches= and loss="
+        )
+    return layout, flat
+
+
+def drawn_tasks(
+    fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None, seed: int, updates: int
+) -> list[TrialTask]:
+    """Tasks with targets drawn for these inputs.
+
+    ``noise``: y = f_0(x) + s e, independent standard normal e; ``teacher``: y = f_0(x) + s g(x), where g is a random
+    network of one hidden layer, standardized. The loss of both is the mean of ((f(x) - y) / s)^2, which is 1 for a
+    network that learns nothing. f_0 is what the arm itself computes before it learns, so nothing has to be unlearned.
+    s is the standard deviation of f_0 over the inputs, for each output, and at least the fresh network's.
+
+    ``own``: the user's loss with drawn targets. Whole numbers are drawn from those that occur, others are permuted.
+
+    Args:
+        own: the user's loss and the targets ``[*runs, n, ...]`` of all inputs that were given.
+        seed: seed of all draws.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layout, flat = outputs_of(fresh, bank)
+    least = flat.std(bank.axis, keepdim=True)
+    least = torch.where(least > 0, least, torch.ones_like(least))
+    order = _orders(bank.size, BATCH, updates, generator)
+    n, outputs = flat.shape[-2:]
+    noise = torch.randn(n, outputs, generator=generator)
+    changes = {"noise": noise, "teacher": _teacher(bank, outputs, generator)}
+
+    def begin(change: Tensor, net: nn.Module) -> Loss:
+        start = outputs_of(net, bank)[1]
+        scale = torch.maximum(start.std(bank.axis, keepdim=True), least)
+        targets = start + scale * change
+
+        def loss(net: nn.Module, t: int) -> Tensor:
+            output = layout(called(net, bank.rows(bank.example, order[t])))
+            return ((output - bank.rows(targets, order[t])) / scale).square().mean((-2, -1))
+
+        return loss
+
+    tasks = [
+        TrialTask(name, partial(begin, change.to(flat)), updates, 1.0, with_users_loss=False)
+        for name, change in changes.items()
+    ]
+    if own is not None:
+        criterion, targets = own
+        tasks.append(_own_task(bank, criterion, bank.narrowed(targets), order, generator))
+    return tasks
+
+
+def _teacher(bank: Bank, outputs: int, generator: torch.Generator) -> Tensor:
+    """A smooth function of the inputs, ``[*runs, n, outputs]`` with mean 0 and variance 1 over the examples."""
+    k = bank.axis
+    read = [_columns(x.float(), k) for x in tensors_in(bank.example)]
+    x = torch.cat([part for part in read if part.shape[:k] == read[0].shape[:k]], -1).cpu()
+    x = (x - x.mean(k, keepdim=True)) / (x.std(k, keepdim=True) + 1e-8)
+    hidden = torch.randn(x.shape[-1], 64, generator=generator) / math.sqrt(x.shape[-1])
+    y = (2 * x @ hidden).tanh() @ torch.randn(64, outputs, generator=generator)
+    return (y - y.mean(k, keepdim=True)) / (y.std(k, keepdim=True) + 1e-8)
+
+
+def _own_task(
+    bank: Bank, criterion: Criterion, targets: Any, order: Sequence[Tensor], generator: torch.Generator
+) -> TrialTask:
+    def drawn(y: Tensor) -> Tensor:
+        if y.is_floating_point() or y.ndim > bank.axis + 1:
+            return y.index_select(bank.axis, torch.randperm(bank.size, generator=generator).to(y.device))
+        begins = generator.get_state()
+        of_runs = []
+        for labels in y.reshape(-1, bank.size):  # each run draws as it does alone
+            generator.set_state(begins)
+            values: Tensor = torch.unique(labels)
+            of_runs.append(values[torch.randint(len(values), labels.shape, generator=generator).to(y.device)])
+        return torch.stack(of_runs).reshape(y.shape)
+
+    changed = with_tensors(targets, drawn)
+
+    def loss(net: nn.Module, t: int) -> Tensor:
+        return criterion(called(net, bank.rows(bank.example, order[t])), bank.rows(changed, order[t]))
+
+    return TrialTask("own", lambda net: loss, len(order))
+
+
+# --- a task of the user's own batches ---------------------------------------------------------------------------------
+
+
+def own_batches(batches: Sequence[Any], criterion: Criterion, seed: int, updates: int) -> TrialTask:
+    """The user's next task: batches ``(inputs, targets)`` or inputs alone, in an order drawn from `seed`."""
+    order = _orders(len(batches), 1, updates, torch.Generator().manual_seed(seed))
+    return TrialTask("batches", lambda _: lambda net, t: of_batch(net, batches[int(order[t])], criterion), updates)
+
+
+def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
+    """The loss of one of the user's batches.
+
+    Raises:
+        SettingsError: the batch or what the loss returns has another form.
+    """
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        inputs, *targets = batch
+    elif isinstance(batch, Tensor) or hasattr(batch, "items"):
+        inputs, targets = batch, []
+    else:
+        kind = type(batch).__name__
+        raise SettingsError(f"a batch must be (inputs, targets), or a dict or tensor of inputs, got {kind}")
+    value: object = criterion(called(net, inputs), *targets)
+    if not isinstance(value, Tensor):
+        raise SettingsError(f"loss must return a tensor, got {type(value).__name__}")
+    return value
+
+
+# --- where the tasks come from ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """The inputs, targets and losses that tasks are made of.
+
+    Args:
+        bank: inputs for which targets are drawn; None with batches.
+        own: the user's loss, and the user's targets of all inputs that were given.
+        batches, criterion: the user's next task and its loss.
+        own_alone: whether the user's loss, where it is known, is the only one that is learned.
+        joined: inputs of several batches, on which units are measured; None for the first batch's.
+    """
+
+    bank: Bank | None
+    own: tuple[Criterion, Any] | None = None
+    batches: Sequence[Any] = ()
+    criterion: Criterion | None = None
+    own_alone: bool = False
+    joined: Tensor | None = None
+
+    @classmethod
+    def of_inputs(
+        cls, inputs: Example | None, runs: tuple[int, ...], loss: Criterion | None, targets: Any
+    ) -> "TaskSource":
+        """Inputs for which targets are drawn. Raises SettingsError for arguments that do not go together."""
+        if inputs is None:
+            raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
+        bank = Bank(inputs, runs)
+        if loss is None and targets is None:
+            return cls(bank)
+        if loss is None:
+            raise SettingsError("targets= needs loss=, a function of output and targets")
+        if targets is None:
+            raise SettingsError("loss= needs targets= of the inputs, or batches=, a list of (inputs, targets)")
+        bank.narrowed(targets)  # raises if they are not as many
+        return cls(bank, (loss, targets))
+
+    @classmethod
+    def of_batches(cls, net: nn.Module, batches: Sequence[Any], loss: Criterion | None) -> "TaskSource":
+        """The user's next task. Raises SettingsError for batches that the network cannot learn."""
+        if loss is None:
+            raise SettingsError("batches= needs loss=, a function of output and targets")
+        one = isinstance(batches, tuple) and all(isinstance(x, Tensor) for x in batches)
+        if not isinstance(batches, Sequence) or not batches or one:
+            raise SettingsError("batches must be a list of (inputs, targets), such as list(loader)")
+        with random_states_kept(net), torch.no_grad():
+            try:
+                of_batch(net, batches[0], loss)
+            except SettingsError:
+                raise
+            except Exception as error:  # whatever a network or a loss may raise
+                raise SettingsError(f"the first batch cannot be learned: {first_line(error)}") from error
+            return cls(None, batches=batches, criterion=loss, joined=_joined(net, [*map(_inputs_of, batches)]))
+
+    def longer(self) -> "TaskSource | None":
+        """That of longer trials: more of the inputs, and the user's loss alone where it is known; None for batches."""
+        if self.bank is None:
+            return None
+        return replace(self, bank=Bank(self.bank.inputs, self.bank.runs, LARGE_BANK), own_alone=self.own is not None)
+
+    @property
+    def given_targets(self) -> Any:
+        """The targets that the user gave."""
+        if self.bank is not None:
+            return None if self.own is None else self.bank.narrowed(self.own[1])
+        return [batch[1] for batch in self.batches if isinstance(batch, tuple | list)]
+
+    @property
+    def example(self) -> Example:
+        """Inputs for one call."""
+        if self.bank is not None:
+            return self.bank.example
+        return _inputs_of(self.batches[0]) if self.joined is None else self.joined
+
+    def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[TrialTask]:
+        """The tasks of one repeat."""
+        if self.bank is None:
+            return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
+        return drawn_tasks(fresh, self.bank, self.own, seed, updates)[-1 if self.own_alone else 0 :]
+
+
+def _inputs_of(batch: Any) -> Example:
+    return cast(Example, batch[0] if isinstance(batch, tuple | list) else batch)
+
+
+def _joined(net: nn.Module, inputs: Sequence[Example]) -> Tensor | None:
+    """Inputs of several batches as one, up to `BANK` examples, where the network takes it: on few, units look dead."""
+    axis = len(runs_of(net))
+    tensors = [x for x in inputs if isinstance(x, Tensor) and x.ndim > axis]
+    shapes = [x.shape[:axis] + x.shape[axis + 1 :] for x in tensors]
+    alike = [x for x, shape in zip(tensors, shapes, strict=True) if shape == shapes[0]]
+    if len(tensors) < len(inputs) or len(alike) < 2:
+        return None
+    joined = torch.cat(alike[: math.ceil(BANK / max(1, alike[0].shape[axis]))], axis)
+    joined = joined.narrow(axis, 0, min(BANK, joined.shape[axis]))
+    try:
+        called(net, joined)
+    except Exception:  # the first axis is not that of the examples
+        return None
+    return joined
