@@ -16,7 +16,6 @@ from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import Unregularized, make_regularizer
-from rl_plasticity.structure import hidden_units
 
 
 def random_batch(runs, size=32, obs=4, actions=3, seed=0):
@@ -185,12 +184,6 @@ def test_images_are_read_as_the_convolution_reads_them():
         x = nn.functional.linear(x, layers[1].weight[run], layers[1].bias[run]).relu()
         x = nn.functional.linear(x, layers[2].weight[run], layers[2].bias[run])
         torch.testing.assert_close(agent.critic.net(obs)[run], x)
-
-
-def test_a_convolution_s_channels_are_units_that_redo_can_renew():
-    agent = DQN((2, 6, 5), 3, [0, 1], network="cnn", channels=4, hidden=(7,))
-    units = hidden_units(agent.critic.net, torch.rand(2, 9, 60))
-    assert [(unit.incoming.name, unit.number(agent.critic.net)) for unit in units] == [("1", 4), ("4", 7)]
 
 
 @pytest.mark.parametrize("settings", [{"network": "cnn"}, {"layer_norm": True}])

@@ -4,11 +4,10 @@ import math
 
 import pytest
 import torch
-from conftest import CASES, STACKED, loss_of
+from conftest import CASES, STACKED, loss_of, refused
 from torch import nn
 
 from rl_plasticity.agents import SAC, Batch
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import (
     INTERVENTIONS,
     Dash,
@@ -16,7 +15,6 @@ from rl_plasticity.interventions import (
     HeadReset,
     Intervention,
     LearningRateDecay,
-    PeriodicReset,
     ReDo,
     ReGraMa,
     SelectiveReinit,
@@ -95,32 +93,42 @@ def test_it_is_due_at_every_multiple_of_its_period_or_at_changes_of_task_but_not
     assert not any(intervention(name).due_at_task(n) for n in range(7))
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"every_updates": 0}, "every_updates.*0"),
-        ({"every_tasks": -1}, "every_tasks.*-1"),
-        ({"every_updates": None}, "every_updates or every_tasks"),
-    ],
-)
-def test_a_period_below_one_or_none_at_all_is_an_error(name, settings, named):
-    with pytest.raises(ValueError, match=named):
-        make_intervention(name, **settings)
+REFUSED = [  # an intervention, its settings, what the refusal names
+    *((name, {"every_updates": 0}, ["every_updates", "0"]) for name in INTERVENTIONS),
+    *((name, {"every_tasks": -1}, ["every_tasks", "-1"]) for name in INTERVENTIONS),
+    *((name, {"every_updates": None}, ["every_updates or every_tasks"]) for name in INTERVENTIONS),
+    ("shrink_perturb", {"coef": 1.5}, ["coef", "0 to 1", "1.5"]),
+    ("shrink_perturb", {"init": "new"}, ["init", "saved", "fresh", "'new'"]),
+    ("head", {"num_layers": 0}, ["num_layers", "1", "null", "0"]),
+    ("dash", {"least": 1.5}, ["least", "0 to 1", "1.5"]),
+    ("redo", {"threshold": -0.1}, ["threshold", "0", "-0.1"]),
+    ("selective_reinit", {"choose": "share", "factor": 1.5}, ["factor", "1", "choose=share", "1.5"]),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "names"), REFUSED)
+def test_a_setting_out_of_range_is_refused(name, settings, names):
+    refused(lambda: make_intervention(name, **settings), *names)
+
+
+def test_what_an_intervention_cannot_act_on_is_refused():
+    learner, _ = trained(CASES["plain"])
+    flat = Learner(lambda seeds: nn.Sequential(nn.Linear(3, 2)), [0])
+    computed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.ReLU(), nn.Linear(3, 1))
+    net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2))
+    for call, *names in (
+        (lambda: LearningRateDecay([5], factor=0), "factor", "0"),
+        (lambda: ReDo().apply_(learner), "inputs", "'net'"),
+        (lambda: ReDo().apply_(flat, inputs={"net": (torch.ones(2, 3),)}), "ReDo"),
+        (lambda: Fire().apply_(computed, ()), "'0'"),
+        (lambda: Fire().apply_(nn.LayerNorm(3), ()), "fire"),
+        (lambda: SelectiveReinit(1).apply_(net, ()), "'0.weight'", "zero_grad"),
+        (lambda: make_intervention("optimizer").apply_(net, ()), "optimizer"),
+    ):
+        refused(call, *names, error=ValueError)
 
 
 # --- periodic and head reset ----------------------------------------------------------------------------------------
-
-
-def test_a_full_reset_gives_new_weights_each_time_and_zero_moments():
-    learner, _ = trained(CASES["stacked1"])
-    seen = [learner.initial()[0].weight.clone()]
-    for _ in range(3):
-        PeriodicReset().apply_(learner)
-        weight = learner.net[0].weight.detach().clone()
-        assert not any(torch.equal(weight, w) for w in seen)
-        seen.append(weight)
-        assert learner.optimizer.step.tolist() == [0]
-        assert not any(m.any() for n in learner.optimizer.names for m in learner.optimizer.moments(n))
 
 
 def test_a_head_reset_changes_the_head_its_moments_and_its_anchor_only():
@@ -153,11 +161,6 @@ def norms_between(_=None):
     )  # fmt: skip
 
 
-def named(name, size=16):
-    with torch.device("meta"):
-        return make_network(name, (3, size, size), 10, [0])
-
-
 @pytest.mark.parametrize(
     ("make", "num_layers", "modules"),
     [
@@ -165,12 +168,8 @@ def named(name, size=16):
         (lambda: CASES["foreign"].of_seeds([0]), None, {"head"}),
         (Nested, None, {"head"}),
         (norms_between, None, {"3", "4", "5"}),
-        (lambda: named("mlp"), None, {"4"}),
-        (lambda: named("cnn"), None, {"7", "9"}),
-        (lambda: named("kumar_cnn"), None, {"7", "9", "11"}),
-        (lambda: named("resnet18"), None, {"13"}),  # a sum of branches comes before it
-        (lambda: named("vit_tiny"), None, {"head"}),
-        (lambda: named("vgg16", 32), None, {"32", "34", "36"}),
+        (lambda: make_network("cnn", (3, 16, 16), 10, [0]), None, {"7", "9"}),
+        (lambda: make_network("kumar_cnn", (3, 16, 16), 10, [0]), None, {"7", "9", "11"}),
     ],
 )
 def test_a_head_reset_takes_the_last_layer_or_of_a_cnn_all_fully_connected_ones_or_as_many_as_are_asked_for(
@@ -208,7 +207,7 @@ def test_after_an_optimizer_reset_a_run_trains_on_as_with_a_new_optimizer_and_th
         assert not torch.equal(p[1], q[1])
 
 
-def test_an_optimizer_reset_keeps_regularizer_target_and_temperature_and_needs_an_optimizer():
+def test_an_optimizer_reset_keeps_regularizer_target_and_temperature():
     agent, _ = sac_and_batch()
     before = snapshot(agent)
     make_intervention("optimizer").apply_(agent)
@@ -216,8 +215,6 @@ def test_an_optimizer_reset_keeps_regularizer_target_and_temperature_and_needs_a
     assert {k.split(".")[0] for k in changed} == {"critic", "actor"}
     assert all(".optimizer." in k or k.endswith("counted/resets") for k in changed)
     assert agent.critic.optimizer.step.tolist() == [0, 0]
-    with pytest.raises(ValueError, match="optimizer"):
-        make_intervention("optimizer").apply_(nn.Linear(3, 2), ())
 
 
 # --- shrink and perturb ---------------------------------------------------------------------------------------------
@@ -235,23 +232,6 @@ def test_shrink_and_perturb_mixes_weights_with_an_initialization(init):
         other = (learner.net[0].weight - 0.7 * before) / 0.3
         assert not torch.allclose(other, start, atol=1e-3)
         torch.testing.assert_close(other.norm(), start.norm(), rtol=1e-3, atol=0)  # an initialization all the same
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings", "named"),
-    [
-        (ShrinkAndPerturb, {"coef": 1.5}, "coef.*0 to 1.*1.5"),
-        (ShrinkAndPerturb, {"init": "new"}, "init.*saved.*fresh.*'new'"),
-        (HeadReset, {"num_layers": 0}, "num_layers.*1.*null.*0"),
-        (Dash, {"least": 1.5}, "least.*0 to 1.*1.5"),
-        (ReDo, {"threshold": -0.1}, "threshold.*0.*-0.1"),
-        (LearningRateDecay, {"at_updates": [5], "factor": 0}, "factor.*0"),
-        (SelectiveReinit, {"every_updates": 1, "choose": "share", "factor": 1.5}, "factor.*1.*choose=share.*1.5"),
-    ],
-)
-def test_a_setting_out_of_range_is_an_error_that_says_what_was_expected(kind, settings, named):
-    with pytest.raises(SettingsError, match=named):
-        kind(**settings)
 
 
 # --- ReDo -----------------------------------------------------------------------------------------------------------
@@ -274,25 +254,15 @@ def test_redo_recycles_a_dormant_unit_and_nothing_else():
     learner, inputs = with_dormant_unit(stacked=False)
     before, output = snapshot(learner), learner.net(*inputs["net"]).detach()
     ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
-    after = learner.state_dict()
-    fresh = learner._new([1])
-    assert torch.equal(after["net.0.weight"][2], fresh[0].weight[2])
-    assert torch.equal(after["net.0.bias"][2], fresh[0].bias[2])
-    assert not after["net.2.weight"][:, 2].any()
-    others = [i for i in range(8) if i != 2]
+    after, fresh = learner.state_dict(), learner._new([1])
+    expected = {name: value.clone() for name, value in before.items()}
+    expected["net.0.weight"][2], expected["net.0.bias"][2] = fresh[0].weight[2], fresh[0].bias[2]
+    expected["net.2.weight"][:, 2] = 0
     for m in "mv":
-        assert not after[f"optimizer.{m}/0/weight"][2].any()
-        assert not after[f"optimizer.{m}/0/bias"][2].any()
-        assert not after[f"optimizer.{m}/2/weight"][:, 2].any()
-    for key in ("net.0.weight", "optimizer.m/0/weight", "optimizer.v/0/weight"):
-        assert torch.equal(after[key][others], before[key][others])
-    for key in ("net.2.weight", "optimizer.m/2/weight"):
-        assert torch.equal(after[key][:, others], before[key][:, others])
-    assert after["optimizer.step"] == 3
-    changed = {k for k, v in after.items() if not torch.equal(v, before[k])}
-    touched = ("0.weight", "0.bias", "2.weight")
-    allowed = {f"net.{n}" for n in touched} | {f"optimizer.{m}/{n.replace('.', '/')}" for m in "mv" for n in touched}
-    assert changed <= allowed | {"draws", "counted/resets", "counted/reset_weights", "counted/reset_units"}
+        expected[f"optimizer.{m}/0/weight"][2] = expected[f"optimizer.{m}/0/bias"][2] = 0
+        expected[f"optimizer.{m}/2/weight"][:, 2] = 0
+    for name, value in after.items():
+        assert name.startswith(("draws", "counted")) or torch.equal(value, expected[name]), name
     # A unit that never fired and feeds nothing: the function is what it was.
     torch.testing.assert_close(learner.net(*inputs["net"]), output)
 
@@ -319,15 +289,6 @@ def test_redo_scores_a_channel_by_its_mean_and_zeroes_its_columns_behind_a_flatt
     assert learner.net[3].weight[0].tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
 
 
-def test_redo_without_inputs_or_without_hidden_units_is_an_error():
-    learner, _ = trained(CASES["plain"])
-    with pytest.raises(ValueError, match=r"inputs.*'net'"):
-        ReDo().apply_(learner)
-    flat = Learner(lambda seeds: nn.Sequential(nn.Linear(3, 2)), [0])
-    with pytest.raises(ValueError, match=r"[Rr]e[Dd]o"):
-        ReDo().apply_(flat, inputs={"net": (torch.ones(2, 3),)})
-
-
 # --- ReGraMa --------------------------------------------------------------------------------------------------------
 
 
@@ -349,17 +310,13 @@ def test_regrama_recycles_a_unit_that_fires_but_learns_nothing_and_redo_does_not
             learner.net[2].weight[1, :, 4] = 0  # and nothing reads it
         x = torch.randn(2, 64, 5)
         learner.minimize(learner.net(x).square().mean((1, 2)))
-        before = snapshot(learner)
+        before = snapshot(learner.net)
         done = kind(every_updates=1, threshold=1e-6).apply_(learner, inputs={"net": (x,)})
         ends.append(done["reset_units"].tolist())
     assert ends == [[0, 0], [0, 1]]
-    after = learner.state_dict()
-    assert torch.equal(after["net.0.weight"][1, 4], learner._new([1, 1])[0].weight[1, 4])
-    assert not after["net.2.weight"][1, :, 4].any()
-    for moment in "mv":
-        assert not after[f"optimizer.{moment}/0/weight"][1, 4].any()
-        assert not after[f"optimizer.{moment}/2/weight"][1, :, 4].any()
-    assert (after["net.0.weight"] != before["net.0.weight"]).sum() == 5
+    changed = (learner.net[0].weight != before["0.weight"]).sum(-1)
+    assert changed.nonzero().tolist() == [[1, 4]]
+    assert torch.equal(learner.net[0].weight[1, 4], learner._new([1, 1])[0].weight[1, 4])
 
 
 # --- on the agent ---------------------------------------------------------------------------------------------------
@@ -412,14 +369,6 @@ def test_the_target_becomes_what_the_network_became(name):
         assert not any(m.any() for m in agent.temperature.optimizer.moments("log_alpha"))
 
 
-def test_shrink_and_perturb_treats_the_target_as_the_critic():
-    agent, _ = sac_and_batch()
-    target, start = snapshot(agent.critic_target), agent.critic.initial().state_dict()
-    ShrinkAndPerturb(every_updates=1, coef=0.3).apply_(agent)
-    for k, v in agent.critic_target.state_dict().items():
-        torch.testing.assert_close(v, 0.7 * target[k] + 0.3 * start[k])
-
-
 # --- what the review of others' code taught --------------------------------------------------------------------------
 
 
@@ -468,14 +417,6 @@ def test_fire_takes_ten_newton_schulz_steps_from_the_weight_over_its_norm():
         x = 1.5 * x - 0.5 * x @ x.T @ x
     make_intervention("fire").apply_(net, ())
     torch.testing.assert_close(net[0].weight, x * (6 / 4) ** 0.5)
-
-
-def test_fire_refuses_weights_that_are_computed_and_networks_without_matrices():
-    computed = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.ReLU(), nn.Linear(3, 1))
-    with pytest.raises(ValueError, match="'0'"):
-        Fire().apply_(computed, ())
-    with pytest.raises(ValueError, match="fire"):
-        Fire().apply_(nn.LayerNorm(3), ())
 
 
 # --- dash -------------------------------------------------------------------------------------------------------------
@@ -604,18 +545,11 @@ def test_selective_reinit_goes_with_every_optimizer_that_keeps_a_mean_of_the_gra
         learner.minimize(learner.net(x).square().mean((1, 2)))
     reinit = SelectiveReinit(1, choose="share", factor=0.2)
     if not known:
-        with pytest.raises(SettingsError, match="gradient"):
-            reinit.apply_(learner)
+        refused(lambda: reinit.apply_(learner), "gradient")
         return
     before = learner.net[0].weight.detach().clone()
     reinit.apply_(learner)
     assert (learner.net[0].weight != before).sum((0, 1)).tolist() == [0, 0, 0, 0, 8]
-
-
-def test_selective_reinit_without_a_gradient_is_refused():
-    net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2))
-    with pytest.raises(SettingsError, match=r"'0\.weight'.*zero_grad"):
-        SelectiveReinit(1).apply_(net, ())
 
 
 # --- counts ---------------------------------------------------------------------------------------------------------
