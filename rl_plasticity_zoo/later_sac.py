@@ -34,13 +34,13 @@ class Critic(core.Critic):
         normalize: the norm of the observations, if there is one.
     """
 
-    normalize: ObservationNorm | None = None
+    normalize: ObservationNorm | None
 
     def __init__(
         self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int, bins: int
     ) -> None:
         super().__init__(make, seeds, num_critics)
-        self.bins = bins
+        self.bins, self.normalize = bins, None
 
     def forward(self, obs: Tensor, act: Tensor, training: bool = False) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)

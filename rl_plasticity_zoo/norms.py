@@ -52,6 +52,7 @@ class StackedBatchNorm(nn.BatchNorm1d):
     Unlike in torch, the running variance is biased too, as in flax, which XQC's code uses.
     """
 
+    layer_role = "norm"
     takes_training = True
     running_mean: Tensor
     running_var: Tensor
@@ -80,6 +81,7 @@ class StackedBatchNorm(nn.BatchNorm1d):
 class StackedRMSNorm(nn.RMSNorm):
     """x / sqrt(mean of x^2 + eps) over the last axis, times a gain ``[runs, n]``: ``[runs, batch, n]`` to the same."""
 
+    layer_role = "norm"
     eps: float
 
     def __init__(self, features: int, runs: int, eps: float = 1e-6) -> None:
