@@ -5,9 +5,9 @@ from typing import Annotated
 
 from torch import nn
 
-from rl_plasticity.networks import MLP, Activation, Init, LayerNormFlag
+from rl_plasticity import MLP, Setting
+from rl_plasticity.networks import Activation, Init, LayerNormFlag
 from rl_plasticity.seeding import derived
-from rl_plasticity.settings import Setting
 from rl_plasticity_zoo.batch_normalized import XQC, FlashSAC
 from rl_plasticity_zoo.norms import StackedDropout, TrainedSequential
 from rl_plasticity_zoo.residual import Bro, Hypersphere, Simba
@@ -88,3 +88,5 @@ hypersphere = _sized(Hypersphere)
 bro = _sized(Bro, (256, 1))
 xqc = _sized(XQC, (256, 4), (512, 4))
 flash_sac = _sized(FlashSAC, (128, 2), (256, 2))
+for _make in (dropout_mlp, simba, hypersphere, xqc, flash_sac):  # are told when they train, or normalize observations
+    _make.needs = "agent=later_sac"  # type: ignore[attr-defined]

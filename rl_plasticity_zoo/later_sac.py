@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import SAC, Batch, Learner, Regularizer
+from rl_plasticity import SAC, Batch, Learner, Regularizer, Setting, SettingsError
 from rl_plasticity.agents import AGENT_NETWORKS
 from rl_plasticity.agents import sac as core
 from rl_plasticity.agents.sac import Bound, Temperature, sample_action
-from rl_plasticity.errors import SettingsError, choose
+from rl_plasticity.errors import choose
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.seeding import RunStreams, derived, uniform_at
-from rl_plasticity.settings import Setting, check, checked
+from rl_plasticity.settings import check, checked
 from rl_plasticity_zoo.distributions import Projection, cross_entropy, expected, hl_gauss, projected, two_hot
 from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedDropout, called
 

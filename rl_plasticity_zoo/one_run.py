@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity import SettingsError
 from rl_plasticity.networks import gain_of
 
 

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity import Setting
 from rl_plasticity.learning.optimizers import Adam, Eps, LearningRate, Optimizer, orthogonalized
 from rl_plasticity.seeding import key_of, normal_at
-from rl_plasticity.settings import Setting, checked
+from rl_plasticity.settings import checked
 from rl_plasticity.structure import read
 from rl_plasticity.structure.layer import per_run, wide
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity import SettingsError
 from rl_plasticity.networks import Injectable
 from rl_plasticity.structure import Structure, read
 

@@ -6,11 +6,10 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import Batch, Regularizer
+from rl_plasticity import Batch, Regularizer, Setting, SettingsError
 from rl_plasticity.agents import DQN
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.regularizers import Unregularized
-from rl_plasticity.settings import Setting, checked
+from rl_plasticity.settings import checked
 from rl_plasticity_zoo.distributions import cross_entropy, expected, projected
 
 

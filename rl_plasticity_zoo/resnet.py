@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
+from rl_plasticity import Setting
 from rl_plasticity.networks import Activation, make_activation
-from rl_plasticity.settings import Setting
 from rl_plasticity_zoo.norms import MeanOnlyBatchNorm2d
 from rl_plasticity_zoo.one_run import fit_gain_, one_run
 

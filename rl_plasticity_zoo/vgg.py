@@ -6,9 +6,8 @@ from typing import Annotated
 
 from torch import nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity import Setting, SettingsError
 from rl_plasticity.networks import Activation, make_activation
-from rl_plasticity.settings import Setting
 from rl_plasticity_zoo.one_run import fit_gain_, one_run, side_of
 
 # Output channels of the 13 convolutions, in the five blocks that each end in max-pooling (configuration D).

@@ -7,9 +7,8 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError
+from rl_plasticity import Setting, SettingsError
 from rl_plasticity.networks import Activation, make_activation
-from rl_plasticity.settings import Setting
 from rl_plasticity_zoo.one_run import one_run, side_of
 
 

@@ -63,5 +63,5 @@ AGENT_NETWORKS: Choices[Callable[..., nn.Module]] = Choices("AGENT_NETWORKS", {"
 
 The network maps ``[runs, batch, inputs]`` to ``[runs, batch, outputs]``; `role` is "actor" or "critic". Its settings
 are the agent's: ``agent.hidden=[64,64]``. A function with ``takes_images = True`` gets the shape of an observation as
-`inputs`; the observations are flat all the same.
+`inputs`; the observations are flat all the same. `SAC` refuses one with ``needs = "agent=..."``.
 """

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
-from rl_plasticity.errors import choose
+from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.learning.learner import Learner, copy_runs_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
@@ -152,6 +152,8 @@ class SAC(nn.Module):
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
         make = choose(AGENT_NETWORKS, network, of_network, "network")
         check(AGENT_NETWORKS[network], of_network)
+        if needed := getattr(AGENT_NETWORKS[network], "needs", ""):
+            raise SettingsError(f"network={network} needs {needed}")
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
             return Critic(lambda own: make(obs_dim + act_dim, 1, own, "critic"), seeds, num_critics)

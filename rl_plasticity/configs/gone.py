@@ -25,6 +25,7 @@ GONE: dict[str, str] = {
     "preset=spectral": f"{PRESETS}spectral-mnist, -fashion, -emnist, -svhn, -cifar10, -cifar100, -tiny or -imagenet32",
     "preset=swr": f"{PRESETS}swr-mnist, -cifar10, -cifar100, -cifar100-bn or -tiny",
     "preset=wrs": f"{PRESETS}wrs-cifar10, -cifar100 or -tiny",
+    "agent.dropout": "is a setting of agent=later_sac agent.network=dropout_mlp since 0.3",
     "command live": "went in 0.3: python -m rl_plasticity.status results and python -m rl_plasticity.compare results",
     "command reproduce": "is python -m papers since 0.2, in a checkout of the repository",
     "choose": "went from compare in 0.3: compare every value, then report the best one on seeds of its own",

@@ -275,6 +275,11 @@ def _unknown(name: str, declared: Mapping[str, Declared], names: Mapping[str, An
         return SettingsError(f"{name} is for a sweep: add -m")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
+    kind = KINDS.get(group)
+    if kind and (others := [f"{group}={choice}" for choice in kind.names if last in kind.settings(choice)]):
+        return SettingsError(
+            f"{name} is a setting of {' and '.join(others)}, not of {group}={as_written(names[group])}"
+        )
     if as_gone(name) not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
         return SettingsError(f"{name}: {group}={as_written(names[group])} has no settings")
     return unknown("setting", name, [*names, *declared, "preset"], as_gone(name))

@@ -11,7 +11,7 @@ from test_sac import plain
 from torch import nn
 
 from rl_plasticity.agents import AGENTS, DQN, Batch
-from rl_plasticity.agents.dqn import chosen, value_loss
+from rl_plasticity.agents.dqn import value_loss
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import make_intervention
@@ -112,7 +112,7 @@ def test_huber_and_squared_losses_by_hand_and_the_value_of_an_action():
     assert value_loss(q, target, "huber").tolist() == [(0.125 + 2.5) / 2]
     assert value_loss(q, target, "mse").tolist() == [(0.25 + 9) / 2]
     values = torch.arange(6.0).view(1, 2, 3)
-    assert chosen(values, torch.tensor([[[2.0], [0.0]]])).squeeze().tolist() == [2.0, 3.0]
+    assert DQN.chosen(None, values, torch.tensor([[[2.0], [0.0]]])).squeeze().tolist() == [2.0, 3.0]
 
 
 def test_the_target_network_is_an_exact_copy_after_every_that_many_updates_and_stays_between():
