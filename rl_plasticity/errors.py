@@ -88,6 +88,8 @@ def closest(name: object, valid: Iterable[str]) -> str | None:
     valid = list(valid)
     close = [v for v in valid if v.rpartition(".")[2] == str(name)]  # the group was forgotten
     close = close or difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
+    lasts = {v.rpartition(".")[2]: v for v in valid}  # it was forgotten, and the rest misspelt
+    close = close or [lasts[last] for last in difflib.get_close_matches(str(name), lasts, n=1)]
     return close[0] if close else None
 
 

@@ -16,7 +16,7 @@ from rl_plasticity import CALLBACKS, plugins, supervised, train
 from rl_plasticity.agents import AGENT_NETWORKS
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.configs.kinds import KINDS
+from rl_plasticity.configs.kinds import KINDS, imported
 from rl_plasticity.diagnosis.report import NOW, Estimate, Report
 from rl_plasticity.metrics import METRICS
 
@@ -99,7 +99,13 @@ def tasks(values: Sequence[float], every: int = 60) -> dict[str, list[tuple[int,
 @contextmanager
 def without_what_plugs_add(monkeypatch, *places):
     """Whatever plugs add, or import from below one of the places, is gone afterwards."""
-    dicts = [*(kind.choices for kind in KINDS.values()), METRICS, CALLBACKS, AGENT_NETWORKS, gym.registry]
+    dicts = [
+        *(imported(kind.home) for kind in KINDS.values() if kind.home),
+        METRICS,
+        CALLBACKS,
+        AGENT_NETWORKS,
+        gym.registry,
+    ]
     before, modules = [dict(d) for d in dicts], {*sys.modules}
     monkeypatch.setattr(plugins, "loaded", [])
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -14,11 +14,10 @@ from rl_plasticity.agents import AGENTS, SAC, Batch
 from rl_plasticity.compare import compare
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train
-from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.metrics import METRICS
-from rl_plasticity.regularizers import make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.seeding import derive
@@ -39,7 +38,7 @@ def _without_what_a_plug_added(monkeypatch):
 @pytest.fixture
 def forget():
     """As a new process would be: nothing named, nothing added."""
-    dicts = (AGENTS, KINDS["reg"].choices, METRICS)
+    dicts = (AGENTS, REGULARIZERS, METRICS)
     before = [dict(d) for d in dicts]
 
     def forget():
@@ -217,7 +216,6 @@ def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_by
         ("reg.coef=-1", ["reg.coef", "from 0 up", "-1"]),
         ("reg.haed=true", ["'reg.haed'", "'reg.head'"]),
         ("reg.head=maybe", ["reg.head", "true or false", "'maybe'"]),
-        ("plugins=nuclear_norm", ["plugins=[nuclear_norm]"]),
     ],
 )
 def test_bad_input_for_a_plug_is_named_with_what_was_expected(wrong, names):

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -20,8 +20,6 @@ from typing import Any, NamedTuple
 from rl_plasticity import plugins
 from rl_plasticity.paths import cache_folder
 from rl_plasticity.settings import Declared, Setting, settings_of
-
-PACKAGE = Path(__file__).parents[1]
 
 
 class Kind(NamedTuple):
@@ -41,11 +39,6 @@ class Kind(NamedTuple):
     common: tuple[str, ...] = ()
     given: tuple[str, ...] = ()
     inner: tuple[str, str] = ("", "")
-
-    @property
-    def choices(self) -> Mapping[str, Callable[..., Any]]:
-        """The public dict."""
-        return _imported(self.home) if self.home else {}
 
     @property
     def names(self) -> list[str]:
@@ -70,7 +63,7 @@ class Kind(NamedTuple):
         if kept is not None:
             declared = kept[place][choice]
         else:
-            declared = settings_of(_imported(place)[choice] if choice else _imported(place))
+            declared = settings_of(imported(place)[choice] if choice else imported(place))
         return {name: one for name, one in declared.items() if name not in self.given}
 
 
@@ -93,7 +86,7 @@ Kept = Mapping[str, Mapping[str, Mapping[str, Declared]]]
 def _names(home: str) -> list[str]:
     """The names in a public dict."""
     kept = _kept()
-    return [*(_imported(home) if kept is None else kept.get(home, ()))]
+    return [*(imported(home) if kept is None else kept.get(home, ()))]
 
 
 def _kept() -> Kept | None:
@@ -105,60 +98,54 @@ def _kept() -> Kept | None:
         return None
     try:
         return _read()
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         _keep()
         return None
 
 
 @cache
 def _read() -> Kept:
-    """Read the cache; OSError or ValueError if it is missing, damaged, or made from other sources."""
-    sources = _sources()
-    mark, _, body = _file().read_text("utf-8").partition("\n")
-    if mark != _mark(sources, body):
-        raise ValueError("it was made from other sources, or is damaged")
+    """Read the cache; an error if it is missing, damaged, or made from other sources."""
+    mark, kept = json.loads(_file().read_text("utf-8"))
+    if mark != _mark():
+        raise ValueError("it was made from other sources")
     return {
         place: {
             choice: {name: _from_json(*declared) for name, declared in settings.items()}
             for choice, settings in choices.items()
         }
-        for place, choices in json.loads(body).items()
+        for place, choices in kept.items()
     }
 
 
 def _keep() -> None:
     """Import all constructors, and write their declarations to the cache."""
-    sources = _sources()  # before the imports: a source that is edited meanwhile must invalidate the cache
+    mark = _mark()  # before the imports: a source that is edited meanwhile must invalidate the cache
     declared: dict[str, dict[str, dict[str, Declared]]] = {}
     for kind in KINDS.values():
-        declared |= {one: {"": settings_of(_imported(one))} for one in kind.common}
+        declared |= {one: {"": settings_of(imported(one))} for one in kind.common}
         for home in filter(None, (kind.home, kind.inner[1])):
-            declared |= {home: {choice: settings_of(make) for choice, make in _imported(home).items()}}
-    body = json.dumps(declared, default=lambda one: [*one] if isinstance(one, Mapping) else vars(one))
+            declared |= {home: {choice: settings_of(make) for choice, make in imported(home).items()}}
+    text = json.dumps([mark, declared], default=lambda one: [*one] if isinstance(one, Mapping) else vars(one))
     with suppress(OSError):  # the next process tries again
         _file().parent.mkdir(parents=True, exist_ok=True)
-        _file().write_text(f"{_mark(sources, body)}\n{body}", "utf-8")
+        _file().write_text(text, "utf-8")
 
 
 def _file() -> Path:
     """The cache file, one for each location of the package and each Python."""
-    where = f"{sys.version} {os.fspath(PACKAGE)}".encode("utf-8", "surrogateescape")
-    return cache_folder() / f"settings-{hashlib.sha256(where).hexdigest()[:16]}.json"
+    where = hashlib.sha256(os.fsencode(f"{sys.version} {__file__}")).hexdigest()
+    return cache_folder() / f"settings-{where[:16]}.json"
 
 
-def _sources() -> bytes:
+def _mark() -> str:
     """A digest of all sources of the package and of installed plugs."""
     digest = hashlib.sha256()
     for module in ("rl_plasticity", *plugins.installed()):
         file = Path(sys.modules[module].__file__ or "")
         for source in sorted(file.parent.rglob("*.py")) if file.stem == "__init__" else [file]:
             digest.update(b"%s\0%s\0" % (os.fsencode(source), source.read_bytes()))
-    return digest.digest()
-
-
-def _mark(sources: bytes, body: str) -> str:
-    """A digest that fits only the whole `body`, made from these sources."""
-    return hashlib.sha256(sources + body.encode()).hexdigest()
+    return digest.hexdigest()
 
 
 def _from_json(kinds: list[Any], default: Any, setting: dict[str, Any]) -> Declared:
@@ -167,7 +154,7 @@ def _from_json(kinds: list[Any], default: Any, setting: dict[str, Any]) -> Decla
     return Declared(alternatives, tuple(default) if isinstance(default, list) else default, Setting(**setting))
 
 
-def _imported(place: str) -> Any:
+def imported(place: str) -> Any:
     """The object that ``module:NAME`` names."""
     module, _, name = place.partition(":")
     return getattr(import_module(f"rl_plasticity.{module}"), name)

@@ -36,6 +36,12 @@ def settings_of(command: str, name: str) -> dict[str, Any]:
     return {n: value for n, value in read(files(command)[name]).items() if n not in ("source", "leaves_out")}
 
 
+def leaves_out(command: str, name: str) -> str:
+    """What a preset does not set of a paper's agent; empty for other presets."""
+    file = files(command).get(name)
+    return read(file).get("leaves_out", "") if file else ""
+
+
 def agents_of_papers() -> list[str]:
-    """The presets of ``train`` that ``agent=`` takes too: those that say what of a paper's agent they leave out."""
-    return [name for name, file in files("train").items() if "leaves_out" in read(file)]
+    """The presets of ``train`` that ``agent=`` takes too."""
+    return [name for name in files("train") if leaves_out("train", name)]

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train
+from rl_plasticity.configs import presets
+from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train, called
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
@@ -120,6 +121,8 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     several = [name.group for name in plan.names[:: s.seeds] if name.group]
     lines = [f"{len(plan.names)} runs: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
     lines.append(f"{updates:.0f} updates of each, in {length}")
+    if left_out := presets.leaves_out(called(type(s)), s.preset):
+        lines.append(f"{s.preset} here is without {left_out}")
     return [*lines, *([f"branched from {s.from_} at {s.at}"] if s.from_ else []), f"results in {s.out}"]
 
 
