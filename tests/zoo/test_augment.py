@@ -4,9 +4,16 @@ import colorsys
 
 import pytest
 import torch
-from rl_plasticity.tasks.augment import adjust_brightness, adjust_contrast, adjust_hue, adjust_saturation, crop, flip
 
-from rl_plasticity.tasks import augment
+from rl_plasticity_zoo.augment import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    augment,
+    crop,
+    flip,
+)
 
 RED, GREEN, BLUE = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from rl_plasticity.networks.norms import StackedDropout, StackedRMSNorm
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity.networks import XQC, Bro, FlashSAC, RewardNorm, StackedBatchNorm
 from rl_plasticity.regularizers import layers, make_regularizer
+from rl_plasticity_zoo.batch_normalized import XQC, FlashSAC
+from rl_plasticity_zoo.norms import RewardNorm, StackedBatchNorm, StackedDropout, StackedRMSNorm
+from rl_plasticity_zoo.residual import Bro
 
 X = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(1))
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
-from rl_plasticity.agents.distributions import cross_entropy, expected, hl_gauss, projected, two_hot
 
 from rl_plasticity.agents import Batch
+from rl_plasticity_zoo.distributions import cross_entropy, expected, hl_gauss, projected, two_hot
 
 SUPPORT = torch.linspace(-2, 2, 9, dtype=torch.float64)  # a gap of 0.5
 G = torch.Generator().manual_seed(3)

@@ -1,156 +1,24 @@
+"""Soft actor-critic with later agents' ingredients, against a slow, obvious reference."""
+
 import copy
-import math
 
 import pytest
 import torch
-from rl_plasticity.agents.distributions import hl_gauss, two_hot
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from rl_plasticity.agents import AGENT_NETWORKS, SAC, Batch
-from rl_plasticity.agents.sac import (
-    actor_loss,
-    bellman_target,
-    bounded_log_std,
-    critic_loss,
-    entropy_target,
-    sample_action,
-    temperature_loss,
-)
-from rl_plasticity.networks import MLP
-from rl_plasticity.regularizers import Unregularized, layers, make_regularizer
+from rl_plasticity.agents import AGENTS, SAC, Batch
+from rl_plasticity.agents.sac import bellman_target
+from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.seeding import uniform_at
+from rl_plasticity_zoo.distributions import hl_gauss, two_hot
+from rl_plasticity_zoo.later_sac import LaterSAC, entropy_target
 
 
 def random_batch(runs, size=32, obs_dim=4, act_dim=2):
     discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
     obs, next_obs = torch.randn(runs, size, obs_dim), torch.randn(runs, size, obs_dim)
     return Batch(obs, torch.rand(runs, size, act_dim) * 2 - 1, torch.randn(runs, size), next_obs, discount)
-
-
-# --- the equations --------------------------------------------------------------------------------------------------
-
-
-def test_the_log_probability_of_the_tanh_gaussian_equals_torch_distributions():
-    mean, log_std = torch.randn(1, 64, 3).double(), torch.randn(1, 64, 3).double() * 0.5
-    act, log_prob = sample_action((mean, log_std), torch.randn(1, 64, 3).double())
-    oracle = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform()])
-    torch.testing.assert_close(log_prob, Independent(oracle, 1).log_prob(act), rtol=1e-6, atol=1e-6)
-
-
-def test_the_log_probability_stays_finite_where_tanh_saturates():
-    act, log_prob = sample_action((torch.full((1, 1, 1), 60.0), torch.zeros(1, 1, 1)), torch.zeros(1, 1, 1))
-    assert act.item() == 1.0
-    assert log_prob.item() == pytest.approx(-0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 60), rel=1e-5)
-
-
-def test_the_losses_by_hand():
-    batch = Batch(*[torch.zeros(1)] * 2, torch.tensor([[1.0, 2.0]]), torch.zeros(1), torch.tensor([[0.5, 0.0]]))
-    next_q = torch.tensor([[[4.0, 9.0], [6.0, 8.0]]])  # [runs, critics, batch]: minima 4 and 8
-    target = bellman_target(batch, next_q, torch.tensor([[-1.0, 3.0]]), torch.tensor([2.0]))
-    assert target.tolist() == [[1 + 0.5 * (4 + 2), 2.0]]
-    q = torch.tensor([[[3.0, 1.0], [5.0, 2.0]]])
-    assert critic_loss(q, target).tolist() == [((3 - 4) ** 2 + (1 - 2) ** 2) / 2 + ((5 - 4) ** 2 + 0) / 2]
-    loss = actor_loss(q, torch.tensor([[0.5, -1.0]]), torch.tensor([2.0]))
-    assert loss.tolist() == [((1 - 3) + (-2 - 1)) / 2]
-    assert temperature_loss(torch.tensor([2.0]), torch.tensor([0.5]), -3.0).tolist() == [7.0]
-
-
-def test_a_clipped_log_std_stops_learning_at_the_bounds_and_a_squashed_one_does_not():
-    x = torch.tensor([-20.0, 0.0, 0.5 * math.log(3), 20.0], dtype=torch.float64, requires_grad=True)
-    clipped, squashed = bounded_log_std(x, "clamp"), bounded_log_std(x, "tanh")
-    assert clipped.tolist() == [-10.0, 0.0, 0.5 * math.log(3), 2.0]
-    torch.testing.assert_close(squashed, torch.tensor([-10.0, -4.0, -1.0, 2.0], dtype=torch.float64))  # tanh = 1/2
-    assert torch.autograd.grad(clipped.sum(), x)[0].tolist() == [0.0, 1.0, 1.0, 0.0]
-    gradient = torch.autograd.grad(squashed.sum(), x)[0]
-    torch.testing.assert_close(gradient[1:3], torch.tensor([6.0, 4.5], dtype=torch.float64))  # 6 (1 - tanh^2)
-    outside = torch.tensor([-11.0, 3.0], dtype=torch.float64, requires_grad=True)
-    assert (torch.autograd.grad(bounded_log_std(outside, "tanh").sum(), outside)[0] > 0).all()
-
-
-# --- one update against a slow, obvious, float64 reference ----------------------------------------------------------
-
-
-def reference_update(critics, targets, actor, log_alpha, batch, noise, tau, target_entropy, optimizers, bound):
-    """SAC for one run with torch's own modules, distributions and Adam."""
-    alpha = log_alpha.exp().detach()
-
-    def sample(obs, eps):
-        mean, log_std = actor(obs).chunk(2, dim=-1)
-        std = (log_std.clamp(-10, 2) if bound == "clamp" else -10 + 6 * (1 + log_std.tanh())).exp()
-        tanh = TanhTransform(cache_size=1)  # knows what act came from: its inverse would lose digits
-        act = tanh(mean + std * eps)
-        law = Independent(TransformedDistribution(Normal(mean, std), [tanh]), 1)
-        return act, law.log_prob(act)
-
-    with torch.no_grad():
-        next_act, next_log_prob = sample(batch.next_obs, noise[0])
-        x = torch.cat([batch.next_obs, next_act], -1)
-        next_q = torch.stack([c(x).squeeze(-1) for c in targets]).min(0).values
-        y = batch.reward + batch.discount * (next_q - alpha * next_log_prob)
-    x = torch.cat([batch.obs, batch.act], -1)
-    loss_q = sum(nn.functional.mse_loss(c(x).squeeze(-1), y) for c in critics)
-    optimizers[0].zero_grad()
-    loss_q.backward()
-    optimizers[0].step()
-    for c, t in zip(critics, targets, strict=True):
-        for p, q in zip(c.parameters(), t.parameters(), strict=True):
-            q.data.mul_(1 - tau).add_(p.data, alpha=tau)
-    act, log_prob = sample(batch.obs, noise[1])
-    q = torch.stack([c(torch.cat([batch.obs, act], -1)).squeeze(-1) for c in critics]).min(0).values
-    optimizers[1].zero_grad()
-    (alpha * log_prob - q).mean().backward()
-    optimizers[1].step()
-    entropy = -log_prob.detach().mean()
-    optimizers[2].zero_grad()
-    (log_alpha.exp() * (entropy - target_entropy)).backward()
-    optimizers[2].step()
-
-
-def plain(mlp, run):
-    """A float64 nn.Sequential with the weights of one run of a stacked MLP."""
-    modules = []
-    for m in mlp:
-        if isinstance(m, nn.Linear):
-            one = nn.Linear(m.in_features, m.out_features)
-        elif isinstance(m, nn.LayerNorm):
-            one = nn.LayerNorm(m.normalized_shape)
-        else:
-            modules.append(nn.ReLU())
-            continue
-        one.load_state_dict({k: v[run] for k, v in m.state_dict().items()})
-        modules.append(one)
-    return nn.Sequential(*modules).double()
-
-
-@pytest.mark.parametrize(("num_critics", "bound"), [(1, "clamp"), (2, "clamp"), (1, "tanh")])
-def test_updates_equal_the_reference_for_every_run(num_critics, bound):
-    agent = SAC(4, 2, [3, 4], hidden=(16, 16), num_critics=num_critics, lr=1e-3, log_std=bound)
-    references = []
-    for run in range(2):
-        critics = nn.ModuleList(plain(c, run) for c in agent.critic.net.critics)
-        actor, log_alpha = plain(agent.actor.net.trunk, run), nn.Parameter(torch.zeros((), dtype=torch.float64))
-        optimizers = [torch.optim.Adam(p, lr=1e-3) for p in (critics.parameters(), actor.parameters(), [log_alpha])]
-        references.append((critics, copy.deepcopy(critics), actor, log_alpha, optimizers))
-    for _ in range(5):
-        batch, noise = random_batch(2), agent.noise(1, 32)[0]
-        agent.update(batch, noise)
-        for run, (critics, targets, actor, log_alpha, optimizers) in enumerate(references):
-            one = Batch(*(x[run].double() for x in batch))
-            own = noise[:, run].double()
-            reference_update(critics, targets, actor, log_alpha, one, own, 0.005, -1.0, optimizers, bound)
-    for run, (critics, targets, actor, log_alpha, _) in enumerate(references):
-        assert agent.temperature.net.log_alpha[run].item() == pytest.approx(log_alpha.item(), rel=1e-5)
-        for ours, theirs in (
-            (agent.critic.net, critics),
-            (agent.critic_target, targets),
-            (agent.actor.net, actor),
-        ):
-            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
-                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
-
-
-# --- later agents' ingredients, against a slow, obvious reference ---------------------------------------------------
 
 
 class BiasedBatchNorm(nn.BatchNorm1d):
@@ -291,7 +159,7 @@ INGREDIENTS = {
 def test_updates_with_later_ingredients_equal_the_reference_for_every_run(name):
     settings = INGREDIENTS[name]
     size = {"actor_width": 8, "critic_width": 12, "actor_blocks": 2, "critic_blocks": 2}
-    agent = SAC(4, 2, [3, 4], **(size if "network" in settings else {"hidden": (8, 8)}), **settings).double()
+    agent = LaterSAC(4, 2, [3, 4], **(size if "network" in settings else {"hidden": (8, 8)}), **settings).double()
     references = [Reference(agent, run, settings) for run in range(2)]
     for i in range(1, 7):
         batch = Batch(*(x.double() for x in random_batch(2, size=8)))
@@ -322,7 +190,7 @@ def test_updates_with_later_ingredients_equal_the_reference_for_every_run(name):
 
 @pytest.mark.parametrize("projection", ["two_hot", "hl_gauss"])
 def test_a_target_of_the_expected_value_is_its_encoding(projection):
-    agent = SAC(4, 2, [0], hidden=(8,), critic="categorical", bins=11, projection=projection)
+    agent = LaterSAC(4, 2, [0], hidden=(8,), critic="categorical", bins=11, projection=projection)
     batch, following = random_batch(1), torch.randn(1, 1, 32, 11)
     next_log_prob, alpha = torch.randn(1, 32), torch.tensor([0.5])
     y = bellman_target(batch, following.softmax(-1) @ agent.support, next_log_prob, alpha)
@@ -331,9 +199,9 @@ def test_a_target_of_the_expected_value_is_its_encoding(projection):
 
 
 def test_target_critics_are_drawn_anew_for_each_run_and_update_all_equally_often():
-    agent = SAC(4, 2, [0, 1], hidden=(4,), num_critics=5, target_critics=2)
+    agent = LaterSAC(4, 2, [0, 1], hidden=(4,), num_critics=5, target_critics=2)
     values = torch.arange(5.0).expand(2, 5).unsqueeze(-1)
-    draws = torch.stack([agent._some_critics(values).squeeze(-1) for _ in range(1000)])
+    draws = torch.stack([agent._drawn_critics(values).squeeze(-1) for _ in range(1000)])
     assert (draws[..., 0] != draws[..., 1]).all()  # without replacement
     share = torch.stack([(draws == i).any(-1).float().mean(0) for i in range(5)])
     assert (share - 0.4).abs().max() < 5 * (0.4 * 0.6 / 1000) ** 0.5
@@ -341,7 +209,7 @@ def test_target_critics_are_drawn_anew_for_each_run_and_update_all_equally_often
 
 
 def test_dropout_is_in_the_critics_of_an_update_alone_and_differs_in_the_target():
-    agent = SAC(4, 2, [0], hidden=(64, 64), dropout=0.5, num_critics=2)
+    agent = LaterSAC(4, 2, [0], network="dropout_mlp", hidden=(64, 64), dropout=0.5, num_critics=2)
     names = [type(m).__name__ for m in agent.critic.net.critics[0]]
     assert names[:4] == ["StackedLinear", "StackedDropout", "StackedLayerNorm", "ReLU"]  # as DroQ
     assert not any("Dropout" in type(m).__name__ for m in agent.actor.net.modules())
@@ -355,8 +223,8 @@ def test_dropout_is_in_the_critics_of_an_update_alone_and_differs_in_the_target(
 
 
 def test_the_value_is_in_the_unit_of_the_rewards_whatever_they_are_divided_by():
-    agent = SAC(4, 2, [0, 1], hidden=(8,), normalize_reward=True)
-    plain = SAC(4, 2, [0, 1], hidden=(8,))
+    agent = LaterSAC(4, 2, [0, 1], hidden=(8,), normalize_reward=True)
+    plain = LaterSAC(4, 2, [0, 1], hidden=(8,))
     for _ in range(20):
         agent.observe_reward_(torch.tensor([3.0, 30.0]), torch.tensor([False, False]))
     obs, act = torch.randn(2, 5, 4), torch.randn(2, 5, 2)
@@ -368,28 +236,29 @@ def test_the_value_is_in_the_unit_of_the_rewards_whatever_they_are_divided_by():
 
 
 def test_the_published_rules_of_the_target_entropy():
-    found = [SAC(3, 6, [0], hidden=(4,), target_entropy=rule).target_entropy for rule in (None, "half", "full", -1.5)]
+    rules = (None, "half", "full", -1.5)
+    found = [LaterSAC(3, 6, [0], hidden=(4,), target_entropy=rule).target_entropy for rule in rules]
     assert found == [-3.0, -3.0, -6.0, -1.5]
     normal = Normal(torch.tensor(0.0), torch.tensor(0.15))
     assert entropy_target("sigma", 6, 0.15) == pytest.approx(6 * normal.entropy().item())  # FlashSAC's
 
 
-def test_strengths_that_are_learning_rate_times_decay_fall_with_the_learning_rate():
-    agent = SAC(
-        4, 2, [0], lambda net: make_regularizer("weight_decay", net, coef=1e-2), hidden=(4,), lr=1e-3, lr_end=0.0,
+def test_weight_decay_falls_with_the_learning_rate():
+    agent = LaterSAC(
+        4, 2, [0], lambda net: make_regularizer("weight_decay", net, coef=10.0), hidden=(4,), lr=1e-3, lr_end=0.0,
         lr_decay_updates=2,
     )  # fmt: skip
-    for share in (1.0, 0.5, 0.0):
+    for _ in range(3):
         before = agent.actor.net.trunk[0].weight.detach().clone()
         agent.update(random_batch(1), agent.noise(1, 32)[0])
-        assert agent.actor.regularizer.lr_share.unique().tolist() == [share]
     assert torch.equal(agent.actor.net.trunk[0].weight, before)  # rate and decay are 0
 
 
 def test_log_std_is_squashed_by_default_with_the_networks_of_papers_that_squash_it():
-    bounds = {name: SAC(4, 2, [0], network=name).actor.net.bound for name in ("mlp", "simba", "hypersphere", "xqc")}
+    names = ("mlp", "simba", "hypersphere", "xqc")
+    bounds = {name: LaterSAC(4, 2, [0], network=name).actor.net.bound for name in names}
     assert bounds == {"mlp": "clamp", "simba": "tanh", "hypersphere": "tanh", "xqc": "clamp"}
-    assert SAC(4, 2, [0], network="simba", log_std="clamp").actor.net.bound == "clamp"
+    assert LaterSAC(4, 2, [0], network="simba", log_std="clamp").actor.net.bound == "clamp"
 
 
 @pytest.mark.parametrize(
@@ -397,81 +266,43 @@ def test_log_std_is_squashed_by_default_with_the_networks_of_papers_that_squash_
     [
         ({"num_critics": 2, "target_critics": 3}, "target_critics=3.*num_critics=2"),
         ({"least_return": 5.0}, "least_return=5.*greatest_return=5"),
+        ({"normalize_reward": True, "greatest_return": -1.0}, "greatest_return.*-1"),
         ({"lr_end": 1e-5}, "lr_end.*lr_decay_updates"),
-        ({"lr_end": 1e-2, "lr_decay_updates": 5}, "lr_end=0.01 must be at most lr=0.0003"),
+        ({"lr_end": 0.0, "lr": 0.0, "lr_decay_updates": 5}, "lr_end.*lr"),
+        ({"lr_end": 1e-2, "lr_decay_updates": 5}, r"lr_end=0\.01.*lr=0\.0003"),
         ({"critic": "mce"}, "critic.*mse.*'mce'"),
-        ({"dropout": 1.0}, r"dropout.*below 1.*1\.0"),
-        ({"network": "xqc", "dropout": 0.1}, "'dropout'.*'xqc'"),
+        ({"network": "dropout_mlp", "dropout": 1.0}, r"dropout.*below 1.*1\.0"),
+        ({"network": "simba", "hidden": [8]}, "'hidden'.*'simba'"),
+        ({"network": "hypersphere", "activation": "gelu"}, "'activation'.*'hypersphere'"),
+        ({"network": "simba", "actor_width": 0}, "actor_width.*1.*0"),
+        ({"network": "simbav2"}, "'simbav2'.*'simba'"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(settings, named):
     with pytest.raises(ValueError, match=named) as error:
-        SAC(4, 2, [0], **settings)
+        LaterSAC(4, 2, [0], **settings)
     assert "\n" not in str(error.value)
 
 
-# --- many runs ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("network", ["dropout_mlp", "simba", "hypersphere", "xqc", "flash_sac"])
+def test_plain_sac_refuses_networks_that_it_would_call_wrongly(network):
+    with pytest.raises(ValueError, match=f"{network}.*agent=later_sac"):
+        SAC(4, 2, [0], network=network)
 
 
-def test_targets_and_temperature_have_no_regularizer_and_metrics_are_detached_and_one_for_each_run():
-    agent = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
-    assert isinstance(agent.temperature.regularizer, Unregularized)
-    assert set(agent.learners) == {"critic", "actor"}
-    assert [type(learner.regularizer).__name__ for learner in agent.learners.values()] == ["Spectral"] * 2
-    assert not any(p.requires_grad for p in agent.critic_target.parameters())
-    metrics = agent.update(random_batch(2), agent.noise(1, 32)[0])
-    assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())
-    assert {"critic/loss", "actor/loss", "critic/gradient_norm", "q_mean", "entropy", "alpha"} <= set(metrics)
-
-
-def test_a_reset_run_equals_a_fresh_agent_on_the_same_data():
-    agent = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
-    data = [(random_batch(2), agent.noise(1, 32)[0]) for _ in range(6)]
-    for batch, noise in data:
-        agent.update(batch, noise)
-    agent.restart_(torch.tensor([1]))
-
-    fresh = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8))
-    fresh.restart_(torch.tensor([1]))  # the same second initialization, never trained before
-    for batch, noise in data:
-        agent.update(batch, noise)
-        fresh.update(batch, noise)
-    for p, q in zip(agent.parameters(), fresh.parameters(), strict=True):
-        assert torch.equal(p[1], q[1])
-
-
-# --- initialization and temperature ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("init", ["orthogonal", "small_heads", "torch"])
-def test_actor_and_critics_are_initialized_as_told_and_anew_when_reset(init):
-    agent = SAC(4, 2, [0, 1], hidden=(8, 8), num_critics=2, init=init)
-
-    def first_layers():
-        return [net[0] for net in (*agent.critic.net.critics, agent.actor.net.trunk)]
-
-    before = [layer.weight.clone() for layer in first_layers()]
-    for again in range(2):
-        for layer, old in zip(first_layers(), before, strict=True):
-            w, n = layer.weight, layer.in_features
-            if init == "torch":
-                assert w.abs().max() <= 1 / math.sqrt(n)
-                assert layer.bias.abs().min() > 0
-            else:
-                torch.testing.assert_close(w.mT @ w, 2 * torch.eye(n).expand(2, n, n), rtol=1e-5, atol=1e-5)
-            assert torch.equal(w[0], old[0])
-            assert torch.equal(w[1], old[1]) != bool(again)
-        head = agent.actor.net.trunk[-1].weight[again]
-        largest = torch.linalg.matrix_norm(head, 2).item()
-        assert init == "torch" or largest == pytest.approx({"orthogonal": math.sqrt(2), "small_heads": 0.01}[init])
-        agent.restart_(torch.tensor([1]))
-    assert torch.equal(agent.critic_target.critics[0][0].weight, agent.critic.net.critics[0][0].weight)
+def test_without_its_settings_it_is_sac_update_for_update():
+    agents = [AGENTS[name](4, 2, [0, 1], hidden=(8,), num_critics=2, log_std="clamp") for name in ("sac", "later_sac")]
+    for _ in range(3):
+        batch = random_batch(2)
+        metrics = [agent.update(batch, agent.noise(1, 32)[0]) for agent in agents]
+        assert {n: v.tolist() for n, v in metrics[0].items()} == {n: v.tolist() for n, v in metrics[1].items()}
+    assert torch.equal(*(agent.value(batch.obs, batch.act) for agent in agents))
 
 
 def test_the_temperature_falls_by_the_learning_rate_with_a_loss_in_log_alpha_and_ever_slower_with_one_in_alpha():
     falls = {}
     for loss in ("alpha", "log_alpha"):
-        agent = SAC(4, 2, [0], hidden=(8, 8), lr=3e-3, target_entropy=-1000.0, temperature_loss=loss)
+        agent = LaterSAC(4, 2, [0], hidden=(8, 8), lr=3e-3, target_entropy=-1000.0, temperature_loss=loss)
         for _ in range(100):
             agent.update(random_batch(1), agent.noise(1, 32)[0])
         falls[loss] = -agent.temperature.net.log_alpha.item()
@@ -480,59 +311,20 @@ def test_the_temperature_falls_by_the_learning_rate_with_a_loss_in_log_alpha_and
     assert 0.2 < falls["alpha"] < 0.29
 
 
-# --- it learns ------------------------------------------------------------------------------------------------------
-
-
-def test_the_mean_action_finds_the_optimum_of_a_one_step_quadratic_reward():
-    # reward = -|a - goal(obs)|^2 and every episode ends at once: the best mean action is the goal.
-    agent = SAC(1, 2, [0, 1], hidden=(32, 32), lr=5e-3, init_alpha=0.1)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(300):
-        obs = torch.rand(2, 128, 1, generator=generator) * 2 - 1
-        act = torch.rand(2, 128, 2, generator=generator) * 2 - 1
-        goal = torch.cat([0.5 * obs, -0.3 + 0 * obs], -1)
-        reward = -(act - goal).square().sum(-1) * 5
-        metrics = agent.update(Batch(obs, act, reward, obs, torch.zeros(2, 128)), agent.noise(1, 128)[0])
-    obs = torch.linspace(-0.8, 0.8, 9).reshape(1, 9, 1).expand(2, -1, -1)
-    expected = torch.cat([0.5 * obs, -0.3 + 0 * obs], -1)
-    assert (agent.act(obs) - expected).abs().max() < 0.15
-    assert (metrics["entropy"] - agent.target_entropy).abs().max() < 0.3  # the temperature holds the entropy there
-
-
-def test_acting_with_noise_explores_and_without_is_deterministic():
-    agent = SAC(4, 2, [0], hidden=(8, 8))
-    obs = torch.randn(1, 3, 4)
-    assert torch.equal(agent.act(obs), agent.act(obs))
-    assert not torch.equal(agent.act(obs, torch.randn(1, 3, 2)), agent.act(obs))
-    assert agent.act(obs, 10 * torch.randn(1, 3, 2)).abs().max() <= 1
-
-
-def test_the_actor_s_head_is_the_same_however_its_log_std_is_bounded():
-    clipped, squashed = (
-        [(y.name, y.role, y.head, y.inputs) for y in layers(SAC(4, 2, [0], log_std=bound).actor.net)]
-        for bound in ("clamp", "tanh")
-    )
-    assert clipped == squashed
-    assert [head for _, _, head, _ in squashed] == [False, False, False, False, True]
-
-
-# --- networks -------------------------------------------------------------------------------------------------------
-
 RESIDUAL = {"actor_width": 8, "critic_width": 12, "critic_blocks": 2}
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"hidden": (8, 8)},
-        {"hidden": (8, 8), "dropout": 0.5},
+        {"network": "dropout_mlp", "hidden": (8, 8), "dropout": 0.5},
         *({"network": name} for name in ("simba", "hypersphere", "bro", "xqc", "flash_sac")),
     ],
 )
 def test_the_agent_learns_with_every_network_and_each_run_as_alone_with_critics_that_differ(settings):
     settings = settings if "hidden" in settings else settings | RESIDUAL
     # In float64: before BatchNorm a shift has no gradient but rounding, which Adam would make steps of.
-    together, alone = (SAC(4, 2, seeds, num_critics=2, **settings).double() for seeds in ([0, 1, 2], [1]))
+    together, alone = (LaterSAC(4, 2, seeds, num_critics=2, **settings).double() for seeds in ([0, 1, 2], [1]))
     first, second = (critic.state_dict().values() for critic in together.critic.net.critics)
     assert not all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
     before = [p.detach().clone() for p in together.actor.parameters()]
@@ -549,8 +341,8 @@ def test_the_agent_learns_with_every_network_and_each_run_as_alone_with_critics_
 
 
 def test_actor_critics_and_target_normalize_observations_alike_and_not_actions_and_a_restart_keeps_what_was_seen():
-    agent = SAC(4, 2, [0, 1], normalize_obs=True, hidden=(8,))
-    plain = SAC(4, 2, [0, 1], hidden=(8,))
+    agent = LaterSAC(4, 2, [0, 1], normalize_obs=True, hidden=(8,))
+    plain = LaterSAC(4, 2, [0, 1], hidden=(8,))
     for _ in range(50):
         agent.observe_(3 + 2 * torch.randn(2, 4))
     obs, act = 3 + 2 * torch.randn(2, 6, 4), torch.randn(2, 6, 2)
@@ -565,29 +357,3 @@ def test_actor_critics_and_target_normalize_observations_alike_and_not_actions_a
     agent.act(obs), agent.act(obs, torch.zeros(2, 6, 2)), agent.update(random_batch(2), agent.noise(1, 32)[0])
     agent.restart_(torch.tensor([1]))
     assert all(torch.equal(b, statistics[n]) for n, b in agent.named_buffers() if "normalize" in n)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"network": "simba", "hidden": [8]}, "'hidden'.*'simba'"),
-        ({"critic_width": 8}, "'critic_width'.*'mlp'"),
-        ({"network": "hypersphere", "activation": "gelu"}, "'activation'.*'hypersphere'"),
-        ({"network": "simba", "actor_width": 0}, "actor_width.*1.*0"),
-        ({"network": "simbav2"}, "'simbav2'.*'simba'"),
-    ],
-)
-def test_what_a_network_does_not_take_is_refused(settings, named):
-    with pytest.raises(ValueError, match=named):
-        SAC(4, 2, [0], **settings)
-
-
-def test_a_network_may_take_what_no_command_line_can_write(monkeypatch):
-    def own(inputs, outputs, seeds, role, make=MLP, width: int = 4):
-        return make((inputs, width, outputs), seeds)
-
-    monkeypatch.setitem(AGENT_NETWORKS, "own", own)
-    agent = SAC(4, 2, [0], network="own", make=lambda widths, seeds: MLP(widths, seeds, layer_norm=False))
-    assert [type(module).__name__ for module in agent.actor.net.trunk] == ["StackedLinear", "ReLU", "StackedLinear"]
-    with pytest.raises(ValueError, match=r"width\b.*an integer.*2\.5"):
-        SAC(4, 2, [0], network="own", width=2.5)

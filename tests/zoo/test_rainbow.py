@@ -1,112 +1,25 @@
-"""Deep Q-learning against slow, obvious references and against Stable-Baselines3."""
+"""Dueling networks and distributions of the return in deep Q-learning."""
 
-import copy
 import warnings
-from functools import partial
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from test_sac import plain
-from torch import nn
 
-from rl_plasticity.agents import AGENTS, DQN, Batch
-from rl_plasticity.agents.dqn import ActionValues, chosen, projected, value_loss
+from rl_plasticity.agents import AGENTS, Batch
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.interventions import make_intervention
-from rl_plasticity.regularizers import Unregularized, make_regularizer
-from rl_plasticity.structure import hidden_units
+from rl_plasticity.regularizers import make_regularizer
+from rl_plasticity_zoo.distributions import projected
+from rl_plasticity_zoo.rainbow import Rainbow
 
 
-def random_batch(runs, size=32, obs=4, actions=3, seed=0):
+def random_batch(runs, size=32, seed=0):
     g = torch.Generator().manual_seed(seed)
-    obs_, next_obs = (torch.randn(runs, size, obs, generator=g) for _ in range(2))
-    act = torch.randint(actions, (runs, size, 1), generator=g).float()
+    obs, next_obs = (torch.randn(runs, size, 4, generator=g) for _ in range(2))
+    act = torch.randint(3, (runs, size, 1), generator=g).float()
     discount = torch.where(torch.rand(runs, size, generator=g) < 0.2, 0.0, 0.99)
-    return Batch(obs_, act, torch.randn(runs, size, generator=g), next_obs, discount)
-
-
-def made(runs=2, **settings):
-    return DQN((4,), 3, range(3, 3 + runs), **{"hidden": (16, 16), "lr": 1e-3, "target_every_updates": 2, **settings})
-
-
-def reference_update(net, target, optimizer, batch, double, huber):
-    """Deep Q-learning for one run with torch's own modules; without the copy to the target network."""
-    with torch.no_grad():
-        following = target(batch.next_obs)
-        best = (net(batch.next_obs) if double else following).argmax(1)
-        y = batch.reward + batch.discount * following[torch.arange(len(best)), best]
-    q = net(batch.obs)[torch.arange(len(y)), batch.act[:, 0].long()]
-    error = (q - y).abs()
-    loss = torch.where(error < 1, 0.5 * error**2, error - 0.5) if huber else error**2
-    optimizer.zero_grad()
-    loss.mean().backward()
-    optimizer.step()
-
-
-def assert_updates_equal(agent, references, update, obs, double, huber):
-    """Five updates lead to the weights of each run's reference (network, target, optimizer)."""
-    for i in range(5):
-        batch = random_batch(2, obs=obs, seed=i)
-        update(agent, batch, agent.noise(1, 32)[0])
-        for run, (net, target, theirs) in enumerate(references):
-            reference_update(net, target, theirs, Batch(*(x[run].double() for x in batch)), double, huber)
-            if i % 2 == 1:
-                target.load_state_dict(net.state_dict())
-    for run, (net, target, _) in enumerate(references):
-        for ours, reference in ((agent.critic.net, net), (agent.critic_target, target)):
-            for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
-                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
-
-
-@pytest.mark.parametrize("double", [False, True])
-@pytest.mark.parametrize("loss", ["huber", "mse"])
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
-    agent = made(double=double, loss=loss, optimizer=optimizer)
-    references = []
-    for run in range(2):
-        net = plain(agent.critic.net.trunk, run)
-        published = {"alpha": 0.95, "eps": 0.01, "centered": True}
-        theirs = (
-            torch.optim.Adam(net.parameters(), lr=1e-3)
-            if optimizer == "adam"
-            else torch.optim.RMSprop(net.parameters(), lr=1e-3, **published)
-        )
-        references.append((net, copy.deepcopy(net), theirs))
-    assert_updates_equal(agent, references, DQN.update, 4, double, loss == "huber")
-
-
-def test_updates_equal_stable_baselines3_step_for_step_from_the_same_weights_and_batches():
-    sb3 = pytest.importorskip("stable_baselines3")
-    settings = {"learning_rate": 1e-3, "batch_size": 32, "gamma": 0.99, "max_grad_norm": 1e9, "learning_starts": 0}
-    policy = {"net_arch": [16, 16]}
-    theirs = sb3.DQN("MlpPolicy", gym.make("CartPole-v1"), policy_kwargs=policy, device="cpu", **settings)
-    ours = DQN((4,), 2, [0], hidden=(16, 16), layer_norm=False, lr=1e-3, double=False)
-    with torch.no_grad():
-        for p, q in zip(ours.critic.net.parameters(), theirs.q_net.parameters(), strict=True):
-            p[0] = q
-    ours.critic_target.load_state_dict(ours.critic.net.state_dict())
-    theirs.q_net_target.load_state_dict(theirs.q_net.state_dict())
-    theirs._setup_learn(total_timesteps=1)  # its logger
-    for i in range(10):
-        batch = random_batch(1, actions=2, seed=i)
-
-        def sample(*_, batch=batch, **__):
-            done = (batch.discount[0] == 0).float().unsqueeze(1)
-            from stable_baselines3.common.type_aliases import ReplayBufferSamples
-
-            return ReplayBufferSamples(
-                batch.obs[0], batch.act[0].long(), batch.next_obs[0], done, batch.reward[0].unsqueeze(1)
-            )
-
-        theirs.replay_buffer.sample = sample
-        theirs.train(gradient_steps=1, batch_size=32)
-        ours.update(batch, ours.noise(1, 32)[0])
-    for p, q in zip(ours.critic.net.parameters(), theirs.q_net.parameters(), strict=True):
-        torch.testing.assert_close(p[0], q, rtol=1e-4, atol=1e-6)
+    return Batch(obs, act, torch.randn(runs, size, generator=g), next_obs, discount)
 
 
 def algorithm_1(reward, discount, probs, support):
@@ -138,7 +51,7 @@ def test_the_projection_of_a_distribution_equals_the_published_algorithm():
 
 
 def test_a_distribution_learns_the_mean_and_the_spread_of_what_follows():
-    agent = made(runs=1, atoms=21, least_return=-2.0, greatest_return=2.0, lr=3e-3, hidden=(32,))
+    agent = Rainbow((4,), 3, [3], atoms=21, least_return=-2.0, greatest_return=2.0, lr=3e-3, hidden=(32,))
     obs = torch.ones(1, 64, 4)
     act = torch.zeros(1, 64, 1)
     reward = torch.where(torch.arange(64) % 4 == 0, 1.0, -1.0).unsqueeze(0)  # a quarter of them is 1
@@ -146,69 +59,46 @@ def test_a_distribution_learns_the_mean_and_the_spread_of_what_follows():
     for _ in range(300):
         agent.update(batch, agent.noise(1, 64)[0])
     assert agent.value(obs, act)[0, 0].item() == pytest.approx(-0.5, abs=0.05)
-    probs = agent.critic.net(obs)[0, 0, 0].softmax(-1)
+    probs = agent.each(agent.critic.net(obs))[0, 0, 0].softmax(-1)
     assert probs[agent.support == 1].item() == pytest.approx(0.25, abs=0.03)
     assert probs[agent.support == -1].item() == pytest.approx(0.75, abs=0.03)
 
 
 def test_dueling_advantages_have_mean_zero_over_the_actions_and_leave_the_value_as_the_mean():
-    trunk = nn.Identity()
-    values = ActionValues(trunk, 3, 1, dueling=True)(torch.tensor([[[5.0, 1.0, 2.0, 6.0]]]))
-    assert values.squeeze().tolist() == [3.0, 4.0, 8.0]  # 5 + (1, 2, 6) - 3
+    agent = Rainbow((4,), 3, [0], dueling=True, hidden=(4,))
+    outputs = torch.tensor([[[5.0, 1.0, 2.0, 6.0]]])
+    assert agent.each(outputs).squeeze().tolist() == [3.0, 4.0, 8.0]  # 5 + (1, 2, 6) - 3
+    assert agent.best(outputs).item() == 2
+    assert agent.chosen(outputs, torch.tensor([[[1.0]]])).item() == 4.0
 
 
-def test_huber_and_squared_losses_by_hand_and_the_value_of_an_action():
-    q, target = torch.tensor([[0.0, 3.0]]), torch.tensor([[0.5, 0.0]])
-    assert value_loss(q, target, "huber").tolist() == [(0.125 + 2.5) / 2]
-    assert value_loss(q, target, "mse").tolist() == [(0.25 + 9) / 2]
-    values = torch.arange(6.0).view(1, 2, 3, 1)
-    assert chosen(values, torch.tensor([[[2.0], [0.0]]])).squeeze().tolist() == [2.0, 3.0]
+def test_a_dueling_distribution_s_target_takes_the_best_action_by_the_mean_of_the_online_network():
+    agent = Rainbow((4,), 3, [0], dueling=True, atoms=5, hidden=(8,))
+    batch = random_batch(1)
+    value, *advantages = agent.critic.net(batch.next_obs).unflatten(-1, (4, 5)).unbind(-2)
+    means = [((value + a - sum(advantages) / 3).softmax(-1) @ agent.support) for a in advantages]
+    best = torch.stack(means, -1).argmax(-1)
+    value, *advantages = agent.critic_target(batch.next_obs).unflatten(-1, (4, 5)).unbind(-2)
+    logits = torch.stack([value + a - sum(advantages) / 3 for a in advantages], -2)
+    probs = logits[0, torch.arange(32), best[0]].softmax(-1)
+    torch.testing.assert_close(agent.target(batch), projected(batch, probs.unsqueeze(0), agent.support))
 
 
-def test_the_target_network_is_an_exact_copy_after_every_that_many_updates_and_stays_between():
-    agent = made(target_every_updates=3)
-    for update in range(1, 8):
-        before = [p.clone() for p in agent.critic_target.parameters()]
-        agent.update(random_batch(2, seed=update), agent.noise(1, 32)[0])
-        source = agent.critic.net.parameters() if update % 3 == 0 else before
-        assert all(torch.equal(p, q) for p, q in zip(agent.critic_target.parameters(), source, strict=True))
+def test_without_its_settings_it_is_dqn_update_for_update():
+    agents = [AGENTS[name]((4,), 3, [0, 1], hidden=(8,), target_every_updates=2) for name in ("dqn", "rainbow")]
+    for i in range(4):
+        batch = random_batch(2, seed=i)
+        metrics = [agent.update(batch, agent.noise(1, 32)[0]) for agent in agents]
+        assert {n: v.tolist() for n, v in metrics[0].items()} == {n: v.tolist() for n, v in metrics[1].items()}
+    noise = torch.randn(2, 32, 1)
+    assert torch.equal(*(agent.act(batch.obs, noise) for agent in agents))
 
 
-def test_epsilon_falls_linearly_with_the_env_steps_and_is_the_share_of_actions_that_are_random():
-    agent = made(runs=1, epsilon_start=1.0, epsilon_end=0.2, epsilon_env_steps=8)
-    obs = torch.randn(1, 6000, 4)
-    greedy = agent.act(obs)
-    shares = []
-    for _ in range(11):
-        shares.append(agent.epsilon.item())
-        agent.observe_(obs[:, 0])
-    assert shares == pytest.approx([1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.2, 0.2])
-    act = agent.act(obs, torch.randn(1, 6000, 1, generator=torch.Generator().manual_seed(0)))
-    differ = (act != greedy).float().mean().item()
-    assert differ == pytest.approx(0.2 * 2 / 3, abs=5 * (0.13 * 0.87 / 6000) ** 0.5)  # a third of them hit the best
-    assert act.unique().tolist() == [0.0, 1.0, 2.0]
-    agent.env_steps.zero_()
-    counts = agent.act(obs, torch.randn(1, 6000, 1, generator=torch.Generator().manual_seed(1))).view(-1).long()
-    share = counts.bincount() / 6000
-    assert share.tolist() == pytest.approx([1 / 3] * 3, abs=5 * (2 / 9 / 6000) ** 0.5)
+def test_each_run_learns_among_others_as_alone_and_traced_as_eager(traced):
+    settings = {"hidden": (8,), "atoms": 5, "dueling": True, "activation": "crelu", "optimizer": "rmsprop"}
 
-
-def test_epsilon_of_zero_acts_greedily_whatever_the_noise():
-    agent = made(epsilon_start=0.0, epsilon_end=0.0)
-    obs = torch.randn(2, 50, 4)
-    assert torch.equal(agent.act(obs, torch.full((2, 50, 1), -40.0)), agent.act(obs))
-
-
-@pytest.mark.parametrize(
-    ("settings", "compiles"),
-    [
-        ({"hidden": (8,), "atoms": 5, "dueling": True, "activation": "crelu", "optimizer": "rmsprop"}, True),
-        ({"network": "simba", "critic_width": 8, "regularize": partial(make_regularizer, "spectral")}, False),
-    ],
-)
-def test_each_run_learns_among_others_as_alone_and_traced_as_eager(settings, compiles, traced):
-    def trained(seeds, rows, update=DQN.update):
-        agent = DQN((4,), 3, seeds, target_every_updates=2, **settings)
+    def trained(seeds, rows, update=Rainbow.update):
+        agent = Rainbow((4,), 3, seeds, target_every_updates=2, **settings)
         for i in range(4):
             batch = Batch(*(x[rows] for x in random_batch(2, seed=i)))
             metrics = update(agent, batch, agent.noise(1, 32)[0])
@@ -217,40 +107,21 @@ def test_each_run_learns_among_others_as_alone_and_traced_as_eager(settings, com
     both, metrics = trained([3, 4], slice(0, 2))
     assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())
     alone, _ = trained([4], slice(1, 2))
-    fast = trained([3, 4], slice(0, 2), compiled(DQN.update, device="cpu"))[0] if compiles else both
-    assert len(traced) == compiles
+    fast, _ = trained([3, 4], slice(0, 2), compiled(Rainbow.update, device="cpu"))
+    assert len(traced) == 1
     for p, q, r in zip(both.parameters(), alone.parameters(), fast.parameters(), strict=True):
         torch.testing.assert_close(p[1:], q, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(p, r, rtol=1e-4, atol=1e-6)
 
 
-def test_images_are_read_as_the_convolution_reads_them():
-    shape = (2, 6, 5)
-    agent = DQN(shape, 3, [0, 1], network="cnn", channels=4, hidden=(7,))
-    obs = torch.rand(2, 9, 60)
-    for run in range(2):
-        layers = [m for m in agent.critic.net.trunk if hasattr(m, "weight")]
-        x = nn.functional.conv2d(obs[run].view(9, *shape), layers[0].weight[run], layers[0].bias[run]).relu().flatten(1)
-        x = nn.functional.linear(x, layers[1].weight[run], layers[1].bias[run]).relu()
-        x = nn.functional.linear(x, layers[2].weight[run], layers[2].bias[run])
-        torch.testing.assert_close(agent.critic.net(obs)[run].squeeze(-1), x)
-
-
-def test_a_convolution_s_channels_are_units_that_redo_can_renew():
-    agent = DQN((2, 6, 5), 3, [0, 1], network="cnn", channels=4, hidden=(7,))
-    units = hidden_units(agent.critic.net, torch.rand(2, 9, 60))
-    assert [(unit.incoming.name, unit.number(agent.critic.net)) for unit in units] == [("trunk.1", 4), ("trunk.4", 7)]
-
-
-@pytest.mark.parametrize("settings", [{"network": "cnn"}, {"dueling": True, "atoms": 3}, {"layer_norm": True}])
-def test_soft_weight_rescaling_scales_the_values_of_a_value_network_exactly(settings):
+def test_soft_weight_rescaling_scales_the_outputs_of_a_dueling_distribution_exactly():
     def scaled(net):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             return make_regularizer("swr", net, coef=0.5)
 
-    agent = DQN((2, 6, 5), 3, [0], scaled, **settings)
-    net, obs = agent.critic.net, torch.rand(1, 9, 60)
+    agent = Rainbow((4,), 3, [0], scaled, dueling=True, atoms=3, hidden=(8,))
+    net, obs = agent.critic.net, torch.rand(1, 9, 4)
     with torch.no_grad():
         for p in net.parameters():
             p.mul_(1.5)
@@ -261,62 +132,15 @@ def test_soft_weight_rescaling_scales_the_values_of_a_value_network_exactly(sett
     assert abs(ratio.mean() - 1) > 0.1
 
 
-@pytest.mark.parametrize("update", [DQN.update, compiled(DQN.update, device="cpu")], ids=["eager", "compiled"])
-def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(update):
-    shape = (2, 6, 5)
-    agent = DQN(shape, 3, [3, 4], network="cnn", channels=4, hidden=(7,), lr=1e-3, target_every_updates=2)
-    references = []
-    for run in range(2):
-        layers = nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 7), nn.ReLU(), nn.Linear(7, 3)
-        net = nn.Sequential(nn.Unflatten(1, shape), *layers).double()
-        with torch.no_grad():
-            for p, q in zip(net.parameters(), agent.critic.net.parameters(), strict=True):
-                p.copy_(q[run])
-        references.append((net, copy.deepcopy(net), torch.optim.Adam(net.parameters(), lr=1e-3)))
-    assert_updates_equal(agent, references, update, 60, double=True, huber=True)
-
-
-@pytest.mark.parametrize("settings", [{"layer_norm": True}, {"activation": "crelu"}, {"hidden": (8, 8)}])
-def test_the_convolutional_network_learns_with_norms_and_concatenated_relu(settings):
-    agent = DQN((2, 5, 5), 3, [0, 1], network="cnn", channels=4, lr=3e-3, **{"hidden": (8,), **settings})
-    batch = random_batch(2, obs=50)._replace(discount=torch.zeros(2, 32))
-    losses = [agent.update(batch, agent.noise(1, 32)[0])["critic/loss"] for _ in range(60)]
-    assert (losses[-1] < 0.7 * losses[0]).all()
-
-
-def test_a_reset_run_starts_as_a_new_agent_and_keeps_its_epsilon_while_others_go_on():
-    agent = made()
-    for i in range(3):
-        agent.observe_(torch.zeros(2, 4))
-        agent.update(random_batch(2, seed=i), agent.noise(1, 32)[0])
-    before = [p[0].clone() for p in agent.parameters()]
-    make_intervention("periodic", every_updates=1).apply_(agent, runs=torch.tensor([1]))
-    assert all(torch.equal(p[0], q) for p, q in zip(agent.parameters(), before, strict=True))
-    assert all(
-        torch.equal(p[1], q[1])
-        for p, q in zip(agent.critic.net.parameters(), agent.critic_target.parameters(), strict=True)
-    )
-    assert agent.critic.optimizer.step.tolist() == [3, 0]
-    assert (agent.updates.tolist(), agent.env_steps.tolist()) == ([3, 0], [3, 3])
-
-
-def test_the_target_network_has_no_regularizer_and_takes_no_gradient():
-    agent = made(regularize=lambda net: make_regularizer("l2", net))
-    assert not isinstance(agent.critic.regularizer, Unregularized)
-    assert not any(p.requires_grad for p in agent.critic_target.parameters())
-    assert set(AGENTS) >= {"sac", "dqn"}
-
-
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         ({"least_return": 1.0, "greatest_return": 1.0}, "least_return=1"),
-        ({"network": "cnn"}, "choose network=mlp"),
-        ({"num_steps": 0}, "num_steps"),
-        ({"loss": "hubre"}, "huber"),
-        ({"hiden": (8,)}, "hidden"),
+        ({"atoms": 0}, "atoms.*from 1.*0"),
+        ({"loss": "hubre"}, "huber"),  # of DQN
+        ({"hiden": (8,)}, "hidden"),  # of the network
     ],
 )
 def test_what_it_does_not_take_is_refused(settings, named):
     with pytest.raises(SettingsError, match=named):
-        DQN((4,), 3, [0], **settings)
+        Rainbow((4,), 3, [0], **settings)

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from rl_plasticity.networks.residual import HypersphereBlock, Scaler
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity.networks import MLP, Hypersphere, ObservationNorm, Simba
+from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import layers, make_regularizer
+from rl_plasticity_zoo.norms import ObservationNorm
+from rl_plasticity_zoo.residual import Hypersphere, HypersphereBlock, Scaler, Simba
 
 X = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1))
 
