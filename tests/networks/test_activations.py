@@ -1,15 +1,11 @@
 import math
-from typing import get_args
 
 import pytest
 import torch
 from torch import nn
 
-from rl_plasticity.networks import CNN, MLP, NETWORKS, CReLU, DeepFourier, Rational, SmoothLeaky
-from rl_plasticity.networks.activations import GAINS, Activation, make_activation
-from rl_plasticity.regularizers import hidden_units, layers, make_regularizer
-
-NAMES = get_args(get_args(Activation)[0])
+from rl_plasticity.networks import ACTIVATIONS, CNN, MLP, NETWORKS, CReLU, gain_of, make_activation
+from rl_plasticity.regularizers import hidden_units, layers
 
 
 def test_crelu_concatenates_relu_of_x_and_of_minus_x_on_its_axis():
@@ -51,7 +47,7 @@ def test_the_outputs_of_crelu_are_not_taken_for_hidden_units_but_its_layers_are_
         assert [y.inputs for y in layers(net)] == [(), *((i,) for i in range(len(layers(net)) - 1))]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_with_its_gain_a_layer_s_outputs_are_as_large_as_those_of_the_layer_before(name):
     z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
     density = (-z.square() / 2).exp() / math.sqrt(2 * math.pi)
@@ -59,62 +55,22 @@ def test_with_its_gain_a_layer_s_outputs_are_as_large_as_those_of_the_layer_befo
     of_each = module.double()(z.unsqueeze(-1)).detach().square().mean(-1)  # of the parts of a concatenation their mean
     mean_square = torch.trapezoid(of_each * density, z).item()
     only_near = name == "rational"  # which starts near leaky ReLU
-    assert 1 / math.sqrt(mean_square) == pytest.approx(GAINS.get(name, math.sqrt(2)), rel=1e-3 if only_near else 1e-6)
+    assert 1 / math.sqrt(mean_square) == pytest.approx(gain_of(name), rel=1e-3 if only_near else 1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_every_layer_of_a_network_starts_with_the_activation_s_gain(name):
     for net in (MLP((50, 40, 30), [0], activation=name), CNN((3, 8, 8), 30, [0], activation=name)):
         for layer in layers(net):
             if (matrix := layer.matrix(net)) is not None:
                 singular = torch.linalg.svdvals(matrix)
-                torch.testing.assert_close(singular, torch.full_like(singular, GAINS.get(name, math.sqrt(2))))
-
-
-def test_smooth_leaky_is_its_equation_at_hand_computed_points():
-    # 0.1 * 3 + 0.9 * 3 / (1 + exp(-5)), 0.1 * -3 + 0.9 * -3 / (1 + exp(5))
-    expected = torch.tensor([0.0, 0.3 + 2.7 / (1 + math.exp(-5)), -0.3 - 2.7 / (1 + math.exp(5))])
-    torch.testing.assert_close(SmoothLeaky()(torch.tensor([0.0, 3.0, -3.0])), expected)
-
-
-def test_a_rational_is_its_quotient_of_polynomials_for_each_run_and_starts_near_leaky_relu():
-    module = Rational(2).double()
-    with torch.no_grad():
-        module.numerator[1] *= 2
-        module.denominator[1] *= -3
-    x = torch.randn(2, 5, 4, dtype=torch.float64)
-    for run in range(2):
-        a, b = module.numerator[run], module.denominator[run]
-        above = sum(a[k] * x[run] ** k for k in range(6))
-        below = 1 + sum((b[k] * x[run] ** (k + 1)).abs() for k in range(4))
-        torch.testing.assert_close(module(x)[run], above / below)
-    near = torch.linspace(-3, 3, 601).reshape(1, 601)
-    assert (Rational()(near) - nn.functional.leaky_relu(near)).abs().max() < 0.04
-
-
-def test_a_rational_s_coefficients_are_trained_but_are_no_gain_or_bias_to_a_regularizer(recwarn):
-    net = MLP((5, 8, 3), [0, 1], activation="rational")
-    assert {"2.numerator", "2.denominator"} <= {n for n, _ in net.named_parameters()}
-    assert not any("numerator" in n for y in layers(net) for n in y.parameter_names)
-    penalty = make_regularizer("spectral", net).penalty(net).sum()
-    assert torch.autograd.grad(penalty, net[2].numerator, allow_unused=True) == (None,)
-    assert torch.autograd.grad(make_regularizer("l2", net).penalty(net).sum(), net[2].numerator)[0].any()
-    assert len(hidden_units(net)) == 1
-    assert not recwarn.list
-
-
-def test_deep_fourier_features_are_sine_and_cosine_on_the_axis_of_the_units():
-    x = torch.randn(2, 3, 4)
-    torch.testing.assert_close(DeepFourier(1)(x), torch.cat((torch.sin(x), torch.cos(x)), 1))
-    net = MLP((5, 8, 3), [0], layer_norm=False, activation="deep_fourier")
-    hidden = net[0](torch.ones(1, 1, 5))
-    torch.testing.assert_close(net[1](hidden).square().sum(), torch.tensor(8.0))  # sin^2 + cos^2 of 8 units
+                torch.testing.assert_close(singular, torch.full_like(singular, gain_of(name)))
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn", "cnn_bn", "vgg16_bn", "resnet18", "wrn28_10", "vit_tiny"])
 def test_every_network_takes_every_activation(network):
     shape = (3, 32, 32)
-    for name in NAMES if network not in ("vgg16_bn", "wrn28_10") else ("crelu", "rational"):
+    for name in ACTIVATIONS if network not in ("vgg16_bn", "wrn28_10") else ("crelu", "rational"):
         kind = type(make_activation(name)[0])
         with torch.device("meta"):
             net = NETWORKS[network](shape, 4, [0], activation=name)

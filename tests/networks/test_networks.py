@@ -54,7 +54,7 @@ def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
 
 
 def test_settings_and_their_defaults_can_be_read_from_the_signature():
-    names = "relu, leaky_relu, smooth_leaky, gelu, silu, elu, tanh, crelu, rational or deep_fourier"
+    names = "relu, leaky_relu, gelu, silu, elu, tanh, crelu, smooth_leaky, rational or deep_fourier"
     activation = {"activation": ("relu", names)}
     flag, ints, one = "true or false", "a list of integers from 1 up", "an integer from 1 up"
     init = {"init": ("orthogonal", "orthogonal, small_heads or torch")}
@@ -79,7 +79,7 @@ def test_settings_and_their_defaults_can_be_read_from_the_signature():
         assert [(key, (s.default, s.expected)) for key, s in settings.items()] == [*expected[name].items()]
         assert all(s.setting.help for s in settings.values())
     assert list(settings_of(make_network)) == ["parametrization"]
-    assert settings_of(make_network)["parametrization"].kinds[0] == ("none", *PARAMETRIZATIONS)
+    assert settings_of(make_network)["parametrization"].kinds == (PARAMETRIZATIONS,)
 
 
 def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads():
@@ -117,10 +117,9 @@ def test_the_logits_of_every_network_start_with_a_standard_deviation_from_a_tent
     for seed in (0, 1) if name in STACKED else (0,):
         net = make_network(name, (3, side, side), 10, [seed])
         kinds = [p for p in PARAMETRIZATIONS if p != "weight_standardization" or name in OF_NORMED_CONVOLUTIONS]
-        for kind in (None, *kinds):  # drawing the weights of a large network takes longer than copying them
-            one = net if kind is None else copy.deepcopy(net)
-            if kind is not None:
-                PARAMETRIZATIONS[kind](one)
+        for kind in kinds:  # drawing the weights of a large network takes longer than copying them
+            one = copy.deepcopy(net)
+            PARAMETRIZATIONS[kind](one)
             with torch.no_grad():
                 logits = one(images.unsqueeze(0) if name in STACKED else images)
             assert 0.1 < logits.std() < 10, (kind, seed)

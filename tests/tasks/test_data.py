@@ -62,7 +62,7 @@ def test_what_somebody_adds_is_split_standardized_and_set_like_the_others(monkey
     monkeypatch.setitem(DATA, "striped", striped)
     got = load("striped", train_size=6, validation=3, augment=True, classes=2)
     assert got.train_y.bincount().tolist() == [3, 3]
-    assert (len(got.validation_y), len(got.test_y), got.num_classes, got.augment) == (3, 9, 2, True)
+    assert (len(got.validation_y), len(got.test_y), got.num_classes, bool(got.augment)) == (3, 9, 2, True)
     assert got.train_x.dtype == torch.float32
     assert got.train_y.dtype == torch.int64
     assert got.to_float(got.train_x).mean().abs() < 1e-6

@@ -1,3 +1,5 @@
+"""Weights that are computed from the trained tensors."""
+
 import math
 
 import pytest
@@ -8,8 +10,9 @@ from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_no
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.networks import CNN, MLP, bound_weight_norms_, standardize_weights_
+from rl_plasticity.networks import CNN, MLP
 from rl_plasticity.regularizers import hidden_units, layers, make_regularizer, runs_of
+from rl_plasticity_zoo.parametrizations import bound_weight_norms_, standardize_weights_
 
 BOTH = pytest.mark.parametrize("apply_", [standardize_weights_, bound_weight_norms_])
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_plasticity.networks import resnet18, vgg16, vit_tiny, wrn28_10
-from rl_plasticity.networks.activations import CReLU
+from rl_plasticity.networks import CReLU, make_network
 from rl_plasticity.regularizers import hidden_units, layers
 from rl_plasticity.structure import read
 
@@ -16,9 +15,9 @@ def count(net):
     return sum(p.numel() for p in net.parameters())
 
 
-def on_meta(make, *args, **settings):
+def on_meta(name, side=32, **settings):
     with torch.device("meta"):
-        return make(*args, **settings)
+        return make_network(name, (3, side, side), 10, [0], **settings)
 
 
 # By hand. A 3x3 convolution has 9 * in * out weights, a BatchNorm or LayerNorm 2 * n.
@@ -36,35 +35,35 @@ RESNET_BODY = (
 
 
 def test_vgg16_at_224_pixels_has_the_published_number_of_parameters():
-    assert count(on_meta(vgg16, 10, 224, batch_norm=True)) == 134_309_962
+    assert count(on_meta("vgg16_bn", 224)) == 134_309_962
     convolutions, first = VGG_KERNELS + VGG_CHANNELS, 512 * 7 * 7 * 4096 + 4096
     assert convolutions + 2 * VGG_CHANNELS + first + VGG_CLASSIFIER == 134_309_962
-    assert count(on_meta(vgg16, 10, 224)) == convolutions + first + VGG_CLASSIFIER
+    assert count(on_meta("vgg16", 224)) == convolutions + first + VGG_CLASSIFIER
 
 
 def test_vgg16_at_32_pixels_has_a_smaller_first_linear_layer():
     first = 512 * 4096 + 4096
-    assert count(on_meta(vgg16, 10, 32)) == VGG_KERNELS + VGG_CHANNELS + first + VGG_CLASSIFIER
-    assert count(on_meta(vgg16, 10, 64)) == VGG_KERNELS + VGG_CHANNELS + 4 * 512 * 4096 + 4096 + VGG_CLASSIFIER
+    assert count(on_meta("vgg16")) == VGG_KERNELS + VGG_CHANNELS + first + VGG_CLASSIFIER
+    assert count(on_meta("vgg16", 64)) == VGG_KERNELS + VGG_CHANNELS + 4 * 512 * 4096 + 4096 + VGG_CLASSIFIER
 
 
 def test_vgg16_of_the_wrs_paper_has_one_fully_connected_layer():
-    net = on_meta(vgg16, 10, 32, batch_norm=True, hidden_layers=0)
+    net = on_meta("vgg16_bn", hidden_layers=0)
     assert [y.name for y in layers(net) if y.role == "linear"] == [f"{len(net) - 1}"]
     assert count(net) == VGG_KERNELS + 3 * VGG_CHANNELS + 512 * 10 + 10  # biases, gains and shifts
 
 
 def test_resnet18_has_the_published_number_of_parameters_with_the_stem_of_imagenet():
-    assert count(on_meta(resnet18, 10, small_images=False)) == 11_181_642 == RESNET_BODY + 7 * 7 * 3 * 64
+    assert count(on_meta("resnet18", small_images=False)) == 11_181_642 == RESNET_BODY + 7 * 7 * 3 * 64
 
 
 def test_resnet18_for_small_images_has_a_3x3_stem_that_keeps_the_size():
-    net = on_meta(resnet18, 10, small_images=True)
+    net = on_meta("resnet18", small_images=True)
     assert count(net) == RESNET_BODY + 3 * 3 * 3 * 64 == 11_173_962
     assert not any(isinstance(m, nn.MaxPool2d) for m in net)
     assert net[:3](torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 64, 32, 32)
     assert net[:-3](torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 512, 4, 4)
-    imagenet = on_meta(resnet18, 10, small_images=False)
+    imagenet = on_meta("resnet18", small_images=False)
     assert imagenet[:-3](torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 512, 7, 7)
 
 
@@ -73,7 +72,7 @@ def test_wrn28_10_has_the_number_of_parameters_of_its_table():
     for before, n in ((16, 160), (160, 320), (320, 640)):
         # Four blocks of two convolutions, the first one from `before` channels; a 1x1 shortcut; a norm before each.
         total += 9 * before * n + 7 * 9 * n * n + before * n + 2 * before + 7 * 2 * n
-    net = on_meta(wrn28_10, 10)
+    net = on_meta("wrn28_10")
     assert count(net) == total == 36_479_194
     assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in net.modules()) == 28 - 3
     assert net[:-3](torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 640, 8, 8)
@@ -81,15 +80,15 @@ def test_wrn28_10_has_the_number_of_parameters_of_its_table():
 
 def test_every_convolution_of_table_one_s_networks_has_a_norm_layer_right_behind_it():
     nets = {
-        "vgg16": on_meta(vgg16, 10, 32, batch_norm=True),
-        "resnet18": on_meta(resnet18, 10),
-        "resnet18_imagenet": on_meta(resnet18, 10, small_images=False),
-        "wrn28_10": on_meta(wrn28_10, 10, norm_after_every_conv=True),
+        "vgg16": on_meta("vgg16_bn"),
+        "resnet18": on_meta("resnet18"),
+        "resnet18_imagenet": on_meta("resnet18", small_images=False),
+        "wrn28_10": on_meta("wrn28_10", norm_after_every_conv=True),
     }
     for name, net in nets.items():
         found = [y.name for y in layers(net) if y.role == "conv"]
         assert [y.name for y in read(net).before_norms] == found, name
-    standard = on_meta(wrn28_10, 10)
+    standard = on_meta("wrn28_10")
     without = {y.name for y in layers(standard) if y.role == "conv"} - {y.name for y in read(standard).before_norms}
     assert without == {*(f"{i}.residual.3" for i in range(1, 13)), *(f"{i}.shortcut" for i in (1, 5, 9))}
     extra = sum(5 * 2 * n for n in (160, 320, 640))  # gains and shifts behind four second convolutions and a shortcut
@@ -101,18 +100,18 @@ def test_vit_tiny_has_the_published_number_of_parameters():
     attention, mlp = 4 * (d * d + d), (d * 4 * d + 4 * d) + (4 * d * d + d)
     patches, token, positions = 3 * 4 * 4 * d + d, d, (8 * 8 + 1) * d
     total = patches + token + positions + 12 * (attention + mlp + 2 * 2 * d) + 2 * d + 10 * d + 10
-    assert count(on_meta(vit_tiny, 10, 32, patch=4)) == total == 5_362_762
+    assert count(on_meta("vit_tiny", patch=4)) == total == 5_362_762
 
 
 NETS = {
-    "vgg16": lambda: on_meta(vgg16, 10, 32),
-    "vgg16_bn": lambda: on_meta(vgg16, 10, 32, True),
-    "resnet18": lambda: on_meta(resnet18, 10),
-    "resnet18_imagenet": lambda: on_meta(resnet18, 10, False),
-    "wrn28_10": lambda: on_meta(wrn28_10, 10),
-    "wrn28_10_norms": lambda: on_meta(wrn28_10, 10, norm_after_every_conv=True),
-    "vit_tiny": lambda: on_meta(vit_tiny, 10, 32),
-    "resnet18_mean_only": lambda: on_meta(resnet18, 10, norm="mean_only"),
+    "vgg16": lambda: on_meta("vgg16"),
+    "vgg16_bn": lambda: on_meta("vgg16_bn"),
+    "resnet18": lambda: on_meta("resnet18"),
+    "resnet18_imagenet": lambda: on_meta("resnet18", small_images=False),
+    "wrn28_10": lambda: on_meta("wrn28_10"),
+    "wrn28_10_norms": lambda: on_meta("wrn28_10", norm_after_every_conv=True),
+    "vit_tiny": lambda: on_meta("vit_tiny"),
+    "resnet18_mean_only": lambda: on_meta("resnet18", norm="mean_only"),
 }
 
 
@@ -163,10 +162,10 @@ def test_hidden_units_of_a_residual_network_are_those_inside_its_blocks_only():
 
 
 def test_initial_weights_have_the_spread_their_docstrings_state():
-    small = resnet18(10)
+    small = make_network("resnet18", (3, 32, 32), 10, [0])
     kernel = small[6].residual[3].weight  # 128 to 128 channels
     assert kernel.std().item() == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.02)
-    vit = vit_tiny(10, 8)
+    vit = make_network("vit_tiny", (3, 8, 8), 10, [0])
     # Of n normal numbers it has a relative standard error of 1 / sqrt(2 n).
     assert vit.head.weight.std().item() == pytest.approx(192**-0.5, rel=5 / (2 * 1920) ** 0.5)
     for weight in (vit.blocks[0].attention.in_proj_weight, vit.blocks[3].mlp[0].weight, vit.patches.weight):
@@ -176,7 +175,7 @@ def test_initial_weights_have_the_spread_their_docstrings_state():
 
 
 def test_with_mean_only_normalization_kernels_have_the_variance_that_keeps_the_scale():
-    net = resnet18(10, norm="mean_only")
+    net = make_network("resnet18", (3, 32, 32), 10, [0], norm="mean_only")
     kernel = net[5].residual[0].weight  # 64 to 128 channels
     assert kernel.std().item() == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.02)
 
@@ -185,7 +184,7 @@ def test_with_mean_only_normalization_kernels_have_the_variance_that_keeps_the_s
 
 
 def test_crelu_in_resnet18_doubles_the_inputs_of_each_block_s_second_convolution_and_the_stream_keeps_its_width():
-    net, plain = on_meta(resnet18, 10, activation="crelu"), on_meta(resnet18, 10)
+    net, plain = on_meta("resnet18", activation="crelu"), on_meta("resnet18")
     blocks = range(3, 11)
     for name, p in net.named_parameters():
         shape = [*plain.get_parameter(name).shape]
@@ -195,13 +194,12 @@ def test_crelu_in_resnet18_doubles_the_inputs_of_each_block_s_second_convolution
     assert [type(net[i].residual[2]) for i in blocks] == [CReLU] * 8
     assert [type(m) for m in (net[2], *(net[i].relu for i in blocks))] == [nn.ReLU] * 9
     assert net(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
-    leaky = on_meta(resnet18, 10, activation="leaky_relu")
+    leaky = on_meta("resnet18", activation="leaky_relu")
     assert {type(m) for m in leaky.modules() if "ReLU" in type(m).__name__} == {nn.LeakyReLU}
 
 
 def test_a_block_with_crelu_computes_what_its_equation_says():
-    torch.manual_seed(0)
-    block = resnet18(10, activation="crelu")[3].eval()
+    block = make_network("resnet18", (3, 32, 32), 10, [0], activation="crelu")[3].eval()
     x = torch.randn(2, 64, 4, 4)
     inner = block.residual[1](block.residual[0](x))
     both = torch.cat([inner.clamp(min=0), (-inner).clamp(min=0)], 1)
@@ -210,10 +208,10 @@ def test_a_block_with_crelu_computes_what_its_equation_says():
 
 
 def test_image_sizes_that_do_not_fit_are_errors():
-    with pytest.raises(ValueError, match=r"image_size.*32.*28"):
-        vgg16(10, 28)
-    with pytest.raises(ValueError, match=r"patch.*image_size.*5 and 32"):
-        vit_tiny(10, 32, patch=5)
+    with pytest.raises(ValueError, match=r"32.*28"):
+        on_meta("vgg16", 28)
+    with pytest.raises(ValueError, match=r"patch.*5 and 32"):
+        on_meta("vit_tiny", patch=5)
 
 
 def test_hidden_units_of_vit_tiny_are_those_of_its_mlps():

@@ -1,12 +1,14 @@
+"""Mean-only batch normalization, to regularizers and interventions."""
+
 import pytest
 import torch
 from torch import nn
 
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.networks import MeanOnlyBatchNorm2d
 from rl_plasticity.regularizers import hidden_units, layers, make_regularizer
 from rl_plasticity.structure import read
+from rl_plasticity_zoo.norms import MeanOnlyBatchNorm2d
 
 
 def chain(seeds=(0,)):
