@@ -36,7 +36,7 @@ RESETS: dict[str, Sequence[str]] = {
 REGULARIZERS = ("spectral", "swr", "wrs", "l2_init")  # from there on, in place of the run's own
 
 
-def look(folder: RunFolder, d: Diagnose) -> int:
+def branch_run(folder: RunFolder, d: Diagnose) -> int:
     """Branch the run, unchanged and into each remedy, and print how the returns compare.
 
     What was made by an earlier call is not made again, and a branch that was stopped continues.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Union
 
 import torch
 from torch import nn
@@ -23,13 +23,14 @@ from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
+from rl_plasticity.configs.gone import GONE
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
-from rl_plasticity.errors import SettingsError, first_line, nearest, printable
+from rl_plasticity.errors import SettingsError, first_line, nearest, printable, shown
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
@@ -37,7 +38,6 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.structure import Example
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.diagnosing import unbounded
 from rl_plasticity.training.epochs import cross_entropy, first_images
@@ -45,38 +45,15 @@ from rl_plasticity.training.epochs import cross_entropy, first_images
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
 
 
-class Source(Protocol):
-    """The networks of a run at its checkpoints, and the data on which they are diagnosed."""
-
-    plan: Plan
-
-    @property
-    def networks(self) -> Sequence[str]:
-        """The names of the networks."""
-        ...
-
-    def data_at(self, step: int, is_last: bool) -> Sequence[str]:
-        """The names of the data on which networks are diagnosed at this checkpoint."""
-        ...
-
-    def trial(self, item: Item) -> tuple[Subject, TaskSource]:
-        """A network of all runs, and what its copies learn."""
-        ...
-
-    def beside(self, item: Item) -> Sequence[Sequence[str]]:
-        """Findings on a network of each run that are no matter of learning; empty where none are looked for."""
-        ...
-
-    def close(self) -> None:
-        """Let go of environments."""
-        ...
+Source = Union["OfAgents", "OfTasks"]
+"""The networks of a run at its checkpoints, and the data on which they are diagnosed."""
 
 
-def look(folder: RunFolder, d: Diagnose) -> int:
+def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     """Print the verdict on every network of every run at every checkpoint, each as soon as it is known.
 
     Without `out` the results are kept in the folder's ``diagnosis.json``. What is kept there is not tried again. With
-    `branch` the run is branched instead, see `branches.look`.
+    `branch` the run is branched instead, see `branches.branch_run`.
 
     Returns:
         The exit status for the newest checkpoint: 1 if a network is not plastic, 3 if that cannot be told, else 0.
@@ -84,103 +61,90 @@ def look(folder: RunFolder, d: Diagnose) -> int:
     if d.branch:
         from rl_plasticity import branches  # it needs what `compare` needs
 
-        return branches.look(folder, d)
+        return branches.branch_run(folder, d)
     if d.branch_env_steps or d.branch_into:
         raise SettingsError("branch_env_steps= and branch_into= need branch=true")
     if d.out is not None:
         require_new(Path(d.out), ".json")
     if not folder.is_run():
         saved_settings(Train, folder)  # raises, and names what there is
-    source_of: Callable[[RunFolder, str, int], Source] = OfTasks if folder.kind == "supervised" else OfAgents
-    saved = [*folder.saved_steps]
-    if not saved:
+    if not folder.saved_steps:
         raise SettingsError(f"no checkpoint in {folder.checkpoints}")
     kept = Kept(folder, {"repeats": d.repeats, "updates": d.updates, "version": __version__}, writes=d.out is None)
-    known = sorted({*saved, *(item.step for item in kept.found)})
+    source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
+    with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
+        items = _items(source, kept, d)
+        every = _diagnoses(source, kept, items, d)
+    newest = [one for one in every if one.step == items[-1].step]
+    for one in newest:
+        if one.report.verdict != "plastic":
+            print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
+    if d.out is not None:
+        write_text(Path(d.out), json.dumps([one.row for one in every], indent=1))
+        print(f"wrote {d.out}")
+    return _status([one.report for one in newest])
+
+
+def _status(found: Sequence[Report]) -> int:
+    """The exit status: 1 if a network is not plastic, 3 if that cannot be told of one, else 0."""
+    return max((STATUS[report.verdict] for report in found), key=(0, 3, 1).index)
+
+
+def _items(source: Source, kept: Kept, d: Diagnose) -> list[Item]:
+    """What to diagnose, by rising step. Of a checkpoint whose file is gone, it is what was kept.
+
+    Raises:
+        SettingsError: there is no such network or checkpoint.
+    """
+    if d.network not in (None, *source.networks):
+        raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
+    networks = source.networks if d.network is None else [d.network]
+    known = sorted({*kept.checksums, *(item.step for item in kept.found)})
     steps = [step for step in known if d.checkpoint in (None, step)]
     if not steps:
         hint = nearest(d.checkpoint, map(str, known))
-        raise SettingsError(f"no checkpoint of step {d.checkpoint} in {folder.checkpoints}{hint}")
-    with closing(source_of(folder, d.device, saved[0])) as source:
-        if d.network not in (None, *source.networks):
-            raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
-        runs = [source.plan.names[run].in_words for run in source.plan.chosen(d.seed, d.run)]
-        networks = source.networks if d.network is None else [d.network]
-        items = [item for step in steps for item in _items(source, kept, step, step == steps[-1], networks)]
-        if not items:
-            raise SettingsError(
-                f"the checkpoint of step {d.checkpoint} is gone, and {d.network} was not diagnosed there"
-            )
-        found = _found(source, kept, items, runs, d)
-    last = [f for f in found if f.step == steps[-1]]
-    for f in (f for f in last if f.report.verdict != "plastic"):
-        print(f"\n{f.run}, {f.network}, {f.data}, step {f.step}\n{f.report}")
-    if d.out is not None:
-        write_text(Path(d.out), json.dumps([f.row for f in found], indent=1))
-        print(f"wrote {d.out}")
-    return _status([f.report for f in last])
+        raise SettingsError(f"no checkpoint of step {d.checkpoint} in {kept.folder.checkpoints}{hint}")
+    items = {item for item in kept.found if item.step in steps and item.network in networks}
+    for step in steps:
+        data = source.data_at(step, step == steps[-1]) if step in kept.checksums else ()
+        items |= {Item(step, one, network) for one in data for network in networks}
+    if not items:
+        raise SettingsError(f"the checkpoint of step {d.checkpoint} is gone, and {d.network} was not diagnosed there")
+    return sorted(items, key=lambda item: (item.step, item.data != "random", networks.index(item.network)))
 
 
-def _status(looked_at: Sequence[Report]) -> int:
-    """The exit status: 1 if a network is not plastic, 3 if that cannot be told of one, else 0."""
-    return max((STATUS[report.verdict] for report in looked_at), key=(0, 3, 1).index)
-
-
-def _items(source: Source, kept: Kept, step: int, is_last: bool, networks: Sequence[str]) -> list[Item]:
-    """What to look at in a checkpoint. If its file is gone, it is what was kept."""
-    data = source.data_at(step, is_last) if step in kept.checksums else ()
-    items = [Item(step, one, network) for one in data for network in networks]
-    others = [item for item in sorted(kept.found) if item.step == step and item.data not in data]
-    return items + [item for item in others if item.network in networks]
-
-
-def _found(source: Source, kept: Kept, items: Sequence[Item], runs: Sequence[str], d: Diagnose) -> list[Diagnosis]:
-    """Print and return the diagnoses of these runs: those that were kept, and the others after their trials."""
+def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
+    """Print and return the diagnoses of the chosen runs: those that were kept, and the others after their trials."""
     names = [name.in_words for name in source.plan.names]
-    last = items[-1].step
+    runs = [names[run] for run in source.plan.chosen(d.seed, d.run)]
 
-    def is_known(item: Item) -> bool:
+    def is_missing(item: Item) -> bool:
         rows = kept.found.get(item, [])
-        without_remedies = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
-        is_short = [row.run for row in rows] != names or (d.remedies and item.step == last and without_remedies)
-        return not is_short or item.step not in kept.checksums
+        without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
+        more = [row.run for row in rows] != names or (d.remedies and item.step == items[-1].step and without)
+        return more and item.step in kept.checksums
 
-    missing = [item for item in items if not is_known(item)]
-    print(_announced(items, missing, kept, d), file=sys.stderr)
-
-    header = ["step", "run", "network", "data", "verdict", LEARNED]
-    where = [[str(item.step), printable(run), item.network, item.data] for item in items for run in runs]
-    widths = [max(map(len, column)) for column in zip(header[:4], *where, strict=True)] + [len(max(STATUS, key=len)), 0]
-
-    def say(cells: Sequence[str]) -> None:
-        line = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
-        print(line, flush=True)
-
-    say(header)
+    missing = [*filter(is_missing, items)]
+    where = "" if d.out else f"; kept in {kept.folder.diagnosis}"
+    print(f"{len(missing)} to try, {len(items) - len(missing)} known{where}", file=sys.stderr)
+    width = max(map(len, map(printable, runs)))
+    line = f"{{:9}} {{:{width}}}  {{:8}} {{:8}} {{:15}} {{}}".format
+    print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
     for item in items:
         if item in missing:
-            subject, data = source.trial(item)
-            remedies, beside = d.remedies and item.step == last, source.beside(item)
-            every = reports(subject, data, None, None, remedies, d.repeats, d.updates, 0, beside)
-            own = zip(names, every, strict=True)
-            kept.add(item, [Diagnosis(item.step, run, item.network, item.data, report) for run, report in own])
-        for f in kept.found[item]:
-            if f.run in runs:
-                evidence = str(f.report.learned or "")
-                say([str(f.step), printable(f.run), f.network, f.data, f.report.verdict, evidence])
-    return [f for item in items for f in kept.found[item] if f.run in runs]
-
-
-def _announced(items: Sequence[Item], missing: Sequence[Item], kept: Kept, d: Diagnose) -> str:
-    """A line that says what will be tried, how long that takes, and where the results are kept."""
-    file, known = kept.folder.diagnosis, len(items) - len(missing)
-    if not missing:
-        return f"nothing is left to try: {file} has all {known}"
-    steps, data, networks = (list(dict.fromkeys(column)) for column in zip(*missing, strict=True))
-    at = f"checkpoint {steps[0]}" if len(steps) == 1 else f"{len(steps)} checkpoints"
-    text = f"{len(missing)} to try: {' and '.join(networks)} at {at}, on {' and '.join(data)}"
-    text += f"; {known} more are known" if known else ""
-    return text if d.out else f"{text}; kept in {file}"
+            remedies = d.remedies and item.step == items[-1].step
+            subject, tasks = source.trial(item)
+            found = reports(subject, tasks, None, None, remedies, d.repeats, d.updates, 0, source.findings(item))
+            rows = [
+                Diagnosis(item.step, run, item.network, item.data, one) for run, one in zip(names, found, strict=True)
+            ]
+            kept.add(item, rows)
+        for row in kept.found[item]:
+            if row.run in runs:
+                learned = str(row.report.learned or "")
+                cells = line(str(row.step), printable(row.run), row.network, row.data, row.report.verdict, learned)
+                print(cells.rstrip(), flush=True)
+    return [row for item in items for row in kept.found[item] if row.run in runs]
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -210,18 +174,22 @@ class OfAgents:
         self.networks = [*self._agent.learners]
 
     def data_at(self, step: int, is_last: bool) -> Sequence[str]:
+        """The names of the data on which networks are diagnosed at this checkpoint."""
         return ["random", "buffer"] if is_last and step else ["random"]
 
     def trial(self, item: Item) -> tuple[Subject, TaskSource]:
+        """A network of all runs, and what its copies learn."""
         learner = self._agent_at(item.step).learners[item.network]
         subject = subject_of(learner, unbounded)
         inputs = self._agent.inputs(self._batch(item))[item.network]
         return subject, TaskSource(Bank(inputs, learner.runs))
 
-    def beside(self, item: Item) -> Sequence[Sequence[str]]:
-        return _beside(self._agent_at(item.step), self._batch(item))[item.network]
+    def findings(self, item: Item) -> Sequence[Sequence[str]]:
+        """Findings on a network of each run that are no matter of learning; empty where none are looked for."""
+        return _findings(self._agent_at(item.step), self._batch(item)).get(item.network, ())
 
     def close(self) -> None:
+        """Let go of the environments."""
         self.envs.close()
 
     def _agent_at(self, step: int) -> Agent:
@@ -253,16 +221,16 @@ class OfAgents:
         return buffer.sample((drawn * buffer.size).long())
 
 
-def _beside(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
-    """Findings on each network of each run that are no matter of learning."""
-    found: dict[str, list[list[str]]] = {name: [[] for _ in batch.reward] for name in agent.learners}
-    with torch.no_grad():
+@torch.no_grad()
+def _findings(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
+    """Findings on some networks of each run that are no matter of learning."""
+    found = {}
+    if "critic" in agent.learners:
         values = agent.value(batch.obs, batch.act)
-        if "critic" in found:
-            found["critic"] = [of_values(q, r, agent.discount) for q, r in zip(values, batch.reward, strict=True)]
-        actor = agent.learners.get("actor")
-        if actor is not None and isinstance(actor.net, Actor):
-            found["actor"] = [of_log_std(log_std, LOG_STD_MIN, LOG_STD_MAX) for log_std in actor.net(batch.obs)[1]]
+        found["critic"] = [of_values(q, r, agent.discount) for q, r in zip(values, batch.reward, strict=True)]
+    actor = agent.learners.get("actor")
+    if actor is not None and isinstance(actor.net, Actor):
+        found["actor"] = [of_log_std(log_std, LOG_STD_MIN, LOG_STD_MAX) for log_std in actor.net(batch.obs)[1]]
     return found
 
 
@@ -294,7 +262,7 @@ class OfTasks:
         x, y = first_images(task, self.parts.data, LARGE_BANK, learner.runs)
         return subject_of(learner), TaskSource(Bank(x, learner.runs), (cross_entropy, y))
 
-    def beside(self, item: Item) -> Sequence[Sequence[str]]:
+    def findings(self, item: Item) -> Sequence[Sequence[str]]:
         return ()
 
     def close(self) -> None:
@@ -313,24 +281,22 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         raise SettingsError(f"cannot import {module!r}: {first_line(error)}") from error
     if not callable(maker):
         raise SettingsError(f"{module} has no function {name!r} that makes a network")
-    if settings.out is not None:
-        require_new(Path(settings.out), ".json")
+    out = settings.out and Path(settings.out)
+    if out:
+        require_new(out, ".json")
     net: nn.Module = maker()
     try:
         net.load_state_dict(_loaded(weights))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
-    example: Example = _loaded(inputs)
+    example = _loaded(inputs)
     report = diagnose(
         net, example, make=maker, remedies=settings.remedies, repeats=settings.repeats, updates=settings.updates
     )
     print(report)
-    if settings.out is not None:
-        write_text(Path(settings.out), report.to_json())
+    if out:
+        write_text(out, report.to_json())
     return _status([report])
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def _loaded(path: str) -> Any:
@@ -340,12 +306,18 @@ def _loaded(path: str) -> Any:
         raise SettingsError(f"cannot read {path}: {first_line(error)}") from error
 
 
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
 def act(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit status."""
+    for argument in arguments:
+        if argument.startswith(("env=", "algorithm=")) or argument.endswith(".zip"):
+            raise SettingsError(f"{shown(argument)} {GONE['model.zip']}")
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
         return of_files(make, weights, inputs, schema.load(Diagnose, others))
-    return look(*command_line.looked_at(Diagnose, arguments))
+    return diagnose_run(*command_line.looked_at(Diagnose, arguments))
 
 
 class _Command(types.ModuleType):

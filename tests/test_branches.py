@@ -13,7 +13,7 @@ from rl_plasticity import train
 from rl_plasticity.branches import AS_IT_IS, compared, table, verdict
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import act, look
+from rl_plasticity.diagnose import act, diagnose_run
 from rl_plasticity.runs.folder import RunFolder, find
 from rl_plasticity.runs.trained import load_agent
 from rl_plasticity.sweeps.job import finished
@@ -27,7 +27,7 @@ def parent(tmp_path_factory):
 
 
 def branched(folder, *arguments):
-    return look(RunFolder(folder), schema.load(Diagnose, once([*INTO, *arguments])))
+    return diagnose_run(RunFolder(folder), schema.load(Diagnose, once([*INTO, *arguments])))
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_a_remedy_after_which_a_run_diverged_is_last_and_never_the_best(tmp_path
 
 def test_branches_lie_in_the_runs_folder_and_its_diagnosis_and_a_search_for_runs_pass_them_by(tmp_path, capsys):
     run = folders.run([*folders.PENDULUM], tmp_path / "runs" / "run")
-    look(RunFolder(run), schema.load(Diagnose, ["branch=true", "branch_into=[redo]"]))
+    diagnose_run(RunFolder(run), schema.load(Diagnose, ["branch=true", "branch_into=[redo]"]))
     assert sorted(path.name for path in (run / "branches" / "60_to_66").iterdir()) == [AS_IT_IS, "redo"]
     assert "branches/60_to_66" in capsys.readouterr().err
     named, below = find([tmp_path / "runs"])

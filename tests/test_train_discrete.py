@@ -76,7 +76,7 @@ def test_its_return_is_evaluated_again_to_the_same_number(cartpole, capsys):
 
 def test_its_network_is_diagnosed(cartpole, capsys):
     of = Diagnose(checkpoint=90, repeats=2, updates=20, remedies=False, seed=0)
-    status = importlib.import_module("rl_plasticity.diagnose").look(RunFolder(cartpole), of)
+    status = importlib.import_module("rl_plasticity.diagnose").diagnose_run(RunFolder(cartpole), of)
     printed = capsys.readouterr().out
     assert status in (0, 1, 3)
     assert re.search(r"90 +seed 0 +critic +random", printed)

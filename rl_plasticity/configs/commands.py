@@ -285,17 +285,8 @@ class Diagnose:
     out: Annotated[
         str | None,
         Setting(
-            "FILE.json for all reports, and FILE.png; null: RUN/diagnosis.json. With branch=true a folder; null: "
-            "RUN/branches/..."
+            "FILE.json for all reports; null: RUN/diagnosis.json. With branch=true a folder; null: RUN/branches/..."
         ),
-    ] = None
-    env: Annotated[
-        str | None,
-        Setting("environment of an agent that Stable-Baselines3 saved, gym:NAME; or inputs.pt with observations"),
-    ] = None
-    algorithm: Annotated[
-        str | None,
-        Setting("class of an agent that Stable-Baselines3 saved: SAC, TD3, DDPG, DQN, PPO, A2C; null: the file's"),
     ] = None
 
 

@@ -28,6 +28,7 @@ GONE: dict[str, str] = {
     "agent.dropout": "is a setting of agent=later_sac agent.network=dropout_mlp since 0.3",
     "command live": "went in 0.3: python -m rl_plasticity.status results and python -m rl_plasticity.compare results",
     "command reproduce": "is python -m papers since 0.2, in a checkout of the repository",
+    "model.zip": "went in 0.3: load it with Stable-Baselines3, and call diagnose on its networks from Python",
     "choose": "went from compare in 0.3: compare every value, then report the best one on seeds of its own",
     "against": "went from compare in 0.3: python -m papers draws the papers' curves, in a checkout",
 }

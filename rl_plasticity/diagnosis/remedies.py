@@ -106,7 +106,8 @@ def try_on_copies(trials: Trials) -> dict[str, Tensor | None]:
         except Exception:  # whatever keeps it from being applied to such a network
             trials.arms.pop(name, None)
             continue
-        tried[name] = source.bank and _moved(subject.copied().net, copies[0].net, source.bank)
+        bank = source.bank
+        tried[name] = None if bank is None else _moved(subject.copied().net, copies[0].net, bank)
     return tried
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Report, Verdict
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.subject import RATE, Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
 from rl_plasticity.diagnosis.trials import BEGIN, LEARNS, UPDATES, Trials, learn
@@ -192,7 +192,8 @@ def reports(
     mine, fresh = _metrics(trials)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
-        said, better = [*(beside[run] if beside else ()), *causes], ()
+        said = [*(beside[run] if beside else ()), *causes]
+        better: tuple[Remedy, ...] = ()
         if verdict in BAD:
             said += _dead_layers(mine, fresh, run)
             better = ranked(trials, tried, run)

@@ -18,8 +18,6 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import read_json, write_text
 from rl_plasticity.runs.folder import RunFolder
 
-LAST_STEP = 1 << 62  # larger ones fit no array
-
 
 class Item(NamedTuple):
     """A network of all runs of a folder at one checkpoint, on some data: what is diagnosed together."""
@@ -49,7 +47,7 @@ class Diagnosis:
 
     @property
     def learned(self) -> Estimate | None:
-        """The share of what a fresh network learns, with its interval; None where it is not known."""
+        """The score with its interval; None where it is not known."""
         found = self.report.learned
         return found if found and math.isfinite(found.mean) else None
 
@@ -62,10 +60,7 @@ class Diagnosis:
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """The diagnosis whose row is `row`; an exception of some kind if it is none's."""
-        run, network, data, step = (row[name] for name in ("run", "network", "data", "step"))
-        if not (type(step) is int and 0 <= step < LAST_STEP and all(type(one) is str for one in (run, network, data))):
-            raise ValueError(step, run, network, data)
-        return cls(step, run, network, data, Report.of(row))
+        return cls(row["step"], row["run"], row["network"], row["data"], Report.of(row))
 
 
 class _Content(NamedTuple):
