@@ -18,6 +18,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt torch --extra-index-
 
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY rl_plasticity rl_plasticity
+COPY rl_plasticity_zoo rl_plasticity_zoo
 ARG EXTRAS=rl,images,video,parallel
 RUN pip install --no-cache-dir --constraint constraints.txt ".[${EXTRAS}]"
 

@@ -2,10 +2,9 @@
 # make test                                     set up and run all checks
 # make docs                                     the site of docs/, strictly checked, in site/
 # make test-integrations                         the tests of all other libraries' loops
-# make notebooks                                 execute examples/notebooks and write their outputs anew
+# make notebooks                                 execute examples/notebooks and write their outputs
 # make wheel                                     wheel and sdist into dist/, the wheel installed elsewhere and used
 # make test-gpu [GPU_PYTHON=python3]             whether the GPU path is right and how fast it is, with a Python that has torch and CUDA
-# make test-browser                              the tests of pages in a real browser (Debian, as root: installs Chromium)
 # make test-ray                                  a sweep on two Ray nodes, one of which is killed
 # make test-slurm                                a sweep on a Slurm whose time limit it meets (Debian, as root: installs Slurm)
 
@@ -20,7 +19,7 @@ DOCS_STAMP := .venv/docs-installed
 # This Makefile's own .venv has torch for CPUs.
 GPU_PYTHON ?= python3
 
-.PHONY: train test docs wheel notebooks test-integrations test-gpu test-browser test-ray test-slurm
+.PHONY: train test docs wheel notebooks test-integrations test-gpu test-ray test-slurm
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
@@ -49,12 +48,6 @@ wheel: $(STAMP)
 
 test-gpu:
 	$(GPU_PYTHON) scripts/check_gpu.py
-
-test-browser: $(STAMP)
-	for p in chromium chromium-browser google-chrome chrome; do command -v $$p >/dev/null && exit; done; \
-		apt-get update -qq && apt-get install -y -qq chromium
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group browser
-	NEEDS_BROWSER=1 $(BIN)/python -m pytest -k in_a_browser
 
 test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ray]"

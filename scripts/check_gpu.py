@@ -13,7 +13,7 @@ known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wr
 - cpu: the same agent on the CPU and on the GPU from one state, 10 updates.
 - precision: products in float32, TF32 and bfloat16 against float64, and whether the discount keeps its digits.
 - bench: run-updates a second for 1 to 100 runs at three sizes, captured, and the share of the floor, which is the bare
-  products of an update (bench_updates.py) captured alike; compiled too where the time suffices (``--minutes``);
+  products of an update (bench.py) captured alike; compiled too where the time suffices (``--minutes``);
   of one replay the kernels and the time between them; peak memory.
 - train: a real training of 10 runs, environments in worker processes (``--train-seconds``); with generated transitions
   where gymnasium or dm_control are missing.
@@ -25,6 +25,7 @@ import argparse
 import importlib.util
 import itertools
 import json
+import math
 import platform
 import sys
 import time
@@ -39,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from bench_updates import SIZES, products
+from bench import SIZES, agent_of, products
 from torch import Tensor, nn
 
 from rl_plasticity.agents import DQN, SAC, Batch, ReplayBuffer, Step
@@ -51,7 +52,7 @@ from rl_plasticity.networks import make_network
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs.provenance import processor
 
-NEEDED = ["gymnasium", "dm_control", "shimmy", "omegaconf", "tqdm", "tensorboard", "numpy"]
+NEEDED = ["gymnasium", "dm_control", "shimmy", "yaml", "filelock", "tqdm", "tensorboard"]
 DUE = {7: ("periodic", [0, 2]), 11: ("redo", None), 13: ("head", [1]), 17: ("shrink_perturb", [3])}
 RESUMED, UPDATES = 20, 30
 
@@ -141,7 +142,7 @@ def apart(names: Sequence[str], a: SAC, b: SAC) -> dict[str, float]:
     return dict(zip(names, worst.tolist(), strict=True))
 
 
-def agent_of(b: Bounds, device: str, names: Sequence[str]) -> SAC:
+def side_by_side(b: Bounds, device: str, names: Sequence[str]) -> SAC:
     return SAC(17, 6, range(len(names)), partial(methods, names), hidden=b.hidden, device=device)
 
 
@@ -178,7 +179,7 @@ def equal(b: Bounds) -> dict[str, Any]:
 
 def like_plain(b: Bounds, names: Sequence[str], ways: dict[str, Callable[[SAC], Callable[..., Any]]]) -> dict[str, Any]:
     """How far updates made in these ways are from plain ones, by way and method."""
-    plain, agent = agent_of(b, b.device, names), agent_of(b, b.device, names)
+    plain, agent = side_by_side(b, b.device, names), side_by_side(b, b.device, names)
     start = {name: value.clone() for name, value in agent.state_dict().items()}
     *_, plain = updated(b, plain, plain.update, UPDATES)
     found = {}
@@ -198,10 +199,11 @@ def agents(b: Bounds) -> dict[str, Any]:
         return {"left out, because of": absent}
     found = {}
     for name in AGENTS if b.on_gpu else AGENTS[-3:]:
-        plain, agent = of_paper(name, b), of_paper(name, b)
-        obs_dim, act_dim = (17, 6) if isinstance(agent, SAC) else (400, 1)
+        shape, changes = (4, 10, 10) if name == "minatar" else (17,), [] if b.on_gpu else ["agent.hidden=[16,16]"]
+        (plain, _), (agent, _) = (agent_of(name, shape, 6, *changes, device=b.device) for _ in range(2))
+        obs_dim, act_dim = math.prod(shape), 1 if isinstance(agent, DQN) else 6
         of_plain, of_agent = (
-            [one.update, *([one.update_critic] if isinstance(one, SAC) else [])] for one in (plain, agent)
+            [one.update, *([one.update_critic] if hasattr(one, "update_critic") else [])] for one in (plain, agent)
         )
         of_agent = [capture(update, b) for update in of_agent]
         for number in range(12):  # of each kind enough to be replayed
@@ -219,18 +221,6 @@ def agents(b: Bounds) -> dict[str, Any]:
         per_second = rate(lambda in_turn=in_turn, inputs=inputs: next(in_turn)(*inputs), b)  # type: ignore[misc]
         found[name] = {"difference / (1e-4 + 1e-3 |value|) after 12 updates": worst, "updates/s": per_second}
     return found
-
-
-def of_paper(name: str, b: Bounds) -> SAC | DQN:
-    """The agent of a preset, for generated transitions."""
-    from rl_plasticity.configs import schema
-    from rl_plasticity.configs.commands import Train
-
-    s = schema.load(Train, [f"preset={name}", *([] if b.on_gpu else ["agent.hidden=[16,16]"])])
-    regularize = partial(make_regularizer, s.reg.name, **s.reg.settings)
-    if s.agent.name == "dqn":
-        return DQN((4, 10, 10), 6, [0], regularize, **s.agent.settings, device=b.device)
-    return SAC(17, 6, [0], regularize, **{**s.agent.settings, "lr_decay_updates": 10**6}, device=b.device)
 
 
 def supervised(b: Bounds) -> dict[str, Any]:
@@ -269,7 +259,7 @@ def supervised(b: Bounds) -> dict[str, Any]:
 
 def cpu(b: Bounds) -> dict[str, Any]:
     """The CPU against the device, 10 updates from one state."""
-    one, other = agent_of(b, "cpu", NAMES), agent_of(b, b.device, NAMES)
+    one, other = side_by_side(b, "cpu", NAMES), side_by_side(b, b.device, NAMES)
     pairs = zip(updated(b, one, one.update, 10), updated(b, other, other.update, 10), strict=True)
     found = {}
     for number, (one, other) in enumerate(pairs, 1):
@@ -452,31 +442,13 @@ def train(b: Bounds) -> dict[str, Any]:
         if time.perf_counter() - start > b.train_seconds:
             session.end_early()
 
+    settings = {"env": "cheetah-run", "agent": {"name": "sac", "hidden": [*b.hidden]}, "seeds": 10 if b.on_gpu else 2}
+    settings |= {"device": b.device, "random_env_steps": 1000 if b.on_gpu else 20, "batch_size": b.batch}
+    settings |= {"total_env_steps": 10**6, "eval_every_env_steps": 2000, "eval_episodes": 1, "compile": b.on_gpu}
     with tempfile.TemporaryDirectory() as folder:
-        runs = 10 if b.on_gpu else 2
-        settings = {
-            "env": {"name": "cheetah-run"},
-            "agent": {"name": "sac", "hidden": [*b.hidden]},
-        }
-        settings |= {
-            "seeds": runs,
-            "device": b.device,
-            "random_env_steps": 1000 if b.on_gpu else 20,
-            "batch_size": b.batch,
-        }
-        settings |= {"total_env_steps": 10**6, "eval_every_env_steps": 2000, "eval_episodes": 1, "compile": b.on_gpu}
-        made = command.run(on_step=turn, out=f"{folder}/run", **settings)
-        returns = {
-            str(name): curves["train/return"].values.tolist()
-            for name, curves in made.metrics().items()
-            if "train/return" in curves
-        }
-    return {
-        "env steps": seen["step"],
-        "updates": seen["updates"],
-        "seconds": time.perf_counter() - start,
-        "returns": returns,
-    }
+        curves = command.run(on_step=turn, out=f"{folder}/run", **settings).metrics()
+    returns = {str(run): own["train/return"].values.tolist() for run, own in curves.items() if "train/return" in own}
+    return {"env steps": seen["step"], "updates": seen["updates"], "returns": returns}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -501,22 +473,18 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [f"# {report['machine']['chip']}", "", ", ".join(f"{k} {v}" for k, v in report["machine"].items()), ""]
     for name, part in report["parts"].items():
         lines += [f"## {name}", "", part.get("wrong") or f"right, {part['seconds']:.0f} s", ""]
-        found = part.get("found", {})
-        rows = found.get("rows", [])
-        if rows:
+        found = dict(part.get("found", {}))
+        if rows := found.pop("rows", []):
             names = list(dict.fromkeys(n for row in rows for n in row))
-            lines += ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
-            lines += ["| " + " | ".join(_cell(row.get(n, "")) for n in names) + " |" for row in rows]
-            lines += ["", f"No time for: {', '.join(found['no time for']) or 'nothing was left out'}", ""]
-        elif found:
+            table = [names, ["---"] * len(names), *([_cell(row.get(n, "")) for n in names] for row in rows)]
+            lines += [*(f"| {' | '.join(cells)} |" for cells in table), ""]
+        if found:
             lines += ["```json", json.dumps(found, indent=1), "```", ""]
     return "\n".join(lines)
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
-    return str(value)
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
 def main(arguments: list[str] | None = None) -> int:

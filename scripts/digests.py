@@ -95,7 +95,7 @@ TRAIN: dict[str, Settings] = {
     "one_seed": {"seeds": 1, "reg": "spectral", "measure_every_updates": 20},
     "chain": {"reg": acting("spectral+l2+wrs", l2={"coef": 1e-3}), "reset": {"name": "redo", "every_updates": 20}},
     "methods": {
-        "reg": ["none", "wrs", "spectral+swr"],
+        "reg": {"name": ["none", "wrs", "spectral+swr"], "wrs": {"norm_decay": 0.0}},
         "reset": {"name": "shrink_perturb", "every_updates": 20},
         "seeds": 5,
     },
@@ -132,7 +132,7 @@ TRAIN: dict[str, Settings] = {
     "flash_sac": {"preset": "flash_sac", "agent": SMALL},
     "redq": {"preset": "redq", "agent": {"name": LATER, "hidden": [16, 16]}},
     "droq": {"preset": "droq", "agent": {"name": LATER, "hidden": [16, 16]}},
-    "dqn": POLE | {"reg": "spectral", "measure_every_updates": 20},
+    "dqn": POLE | {"reg": "spectral"},
     "dqn_resets": POLE | {"reg": ["none", "l2_init"], "reset": {"name": "redo", "every_updates": 20}},
     "rainbow": POLE | {"agent": POLE["agent"] | {"name": RAINBOW, "dueling": True, "atoms": 5, "num_steps": 3}},
     "two_critics": {

@@ -1,7 +1,6 @@
 """Labelled images as tensors: from scikit-learn, from the Hugging Face Hub, or from npz files."""
 
 import importlib
-import shlex
 import ssl
 import threading
 import urllib.error
@@ -29,6 +28,7 @@ Held = Literal["test", "train"]
 
 # Largest size in bytes of an array in an npz file. All of ImageNet at 32 x 32 has 3 936 000 000.
 MOST = 1 << 32
+WRITE = "numpy.savez writes train.npz and test.npz, with images and labels (docs/data-sets.md)"
 
 
 class DataError(SettingsError):
@@ -180,9 +180,8 @@ def load(
     Args:
         name: one of `DATA`.
         root: a folder, or one that holds a folder of the data set's name, with ``train.npz`` and ``test.npz``. Each
-            has ``images``, uint8 ``[n, c, h, w]``, and ``labels``, integers ``[n]``; ``scripts/convert_data.py``
-            makes them from a data set's original files. Without `root` the data come from the Hub through the
-            `datasets` library: from its cache where they are, else by download.
+            has ``images``, uint8 ``[n, c, h, w]``, and ``labels``, integers ``[n]``. Without `root` the data come from
+            the Hub through the `datasets` library: from its cache where they are, else by download.
         train_size, validation, validation_from: see `Data.of`.
         augment: whether training augments its images, by ``AUGMENTATIONS["flip_jitter_crop"]``.
         settings: further ones of this data set.
@@ -257,10 +256,7 @@ def _from_folder(name: str, root: Path) -> tuple[Part, Part]:
         raise DataError(f"data.root={root} is not a folder")
     folder = root / name if (root / name / "train.npz").is_file() else root
     if not (folder / "train.npz").is_file():
-        raise DataError(
-            f"no train.npz and test.npz in {root}: the repository's script makes them, in a folder TO, of original "
-            f"files: python scripts/convert_data.py {name} {shlex.quote(str(root))} TO"
-        )
+        raise DataError(f"no train.npz and test.npz in {root}: {WRITE}")
     return _from_npz(folder / "train.npz"), _from_npz(folder / "test.npz")
 
 
@@ -281,7 +277,7 @@ def _from_npz(path: Path) -> Part:
 
 def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
     """Read from the Hub's cache, else download. Without a connection it raises at once."""
-    advice = f"use data.root=FOLDER with what python scripts/convert_data.py {name} FROM FOLDER makes of original files"
+    advice = f"use data.root=FOLDER: {WRITE}"
     if not known.repository:
         raise DataError(f"{name} is not downloaded: {advice}")
     advice += ", or data=digits, which needs nothing"

@@ -172,7 +172,7 @@ def test_what_cannot_be_right_is_refused_in_one_line():
     loss, params, optimizer = make()
     for arguments, settings, names in (
         (("l2", optimizer, loss, "qvalue"), {}, r"SACLoss\b.*'qvalue'"),
-        (("l2", optimizer, loss, "target_qvalue_network"), {}, "'qvalue_network'"),
+        (("l2", optimizer, loss, "target_qvalue_network"), {}, "'target_qvalue_network'"),
         (("l2", optimizer, loss, "qvalue_network"), {"coeff": 1}, "'coeff'"),
         (("swr", optimizer, loss, "qvalue_network"), {}, "example="),
         (("wrs", optimizer, loss, "qvalue_network"), {}, "example="),
