@@ -123,7 +123,7 @@ def _improvement(c: Comparison, looks: Looks) -> Drawn:
         color, (value, interval, *_) = looks[row.group.label]["color"], row["probability_of_improvement"]
         axes.plot(value, y, "o", color=color, ms=4)
         if interval:
-            axes.plot(interval, [y, y], color=color, lw=5, alpha=0.4)
+            axes.plot(interval, [y, y], color=color, lw=5, alpha=0.4, solid_capstyle="butt")
     axes.axvline(0.5, color="#888888", lw=0.6, zorder=0)
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel(f"P(better than {c.baseline.name})")

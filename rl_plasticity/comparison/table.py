@@ -4,6 +4,7 @@ import csv
 import io
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
@@ -226,7 +227,8 @@ class Comparison:
             {c: f"\\{c}" for c in "&%$#_{}"}
             | {"\\": r"\textbackslash{}", "±": r"$\pm$", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"}
         )
-        head, *lines = (" & ".join(cell.translate(escaped) for cell in line) + r" \\" for line in self._named())
+        minus = partial(re.sub, r"(?<![\w.])-(?=\d|inf)", "$-$")
+        head, *lines = (" & ".join(minus(cell.translate(escaped)) for cell in line) + r" \\" for line in self._named())
         body = "\n".join([r"\toprule", head, r"\midrule", *lines, r"\bottomrule"])
         columns = "l" + "r" * head.count(" & ")
         return (
