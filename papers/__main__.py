@@ -1,10 +1,5 @@
 """The command that makes the papers' figures and tables: ``python -m papers spectral/figure-3 small=true``."""
 
-if __name__ == "__main__":
-    from rl_plasticity import terminal
-
-    terminal.prepare()
-
 import csv
 import difflib
 import json
@@ -18,15 +13,14 @@ from pathlib import Path
 
 from papers import study as studies
 from papers.study import Study
-from rl_plasticity import FaultyRun, RunFolder, SettingsError, terminal
+from rl_plasticity import FaultyRun, RunFolder, SettingsError
 from rl_plasticity.errors import nearest
 from rl_plasticity.sweeps.job import finished
 
-HELP = """python -m papers [--cost] [PAPER/FIGURE] [name=value ...]
+HELP = """python -m papers [PAPER/FIGURE] [name=value ...]
 
 Without a figure: lists all figures and tables of the three papers and our own studies, with what they show, what they
 cost, and which were made here.
-With --cost: measures the CPU hours that the updates of all figures, or of one, would take on this machine.
 With a figure: trains its missing runs. Then writes the figure in the paper's layout, comparison pages, and record.json,
 which says where the numbers come from.
 
@@ -51,11 +45,8 @@ def main() -> int:
     try:
         if {"-h", "--help"} & {*sys.argv[1:]}:
             print(HELP.rstrip())
-            status = None
-        else:
-            status = command(sys.argv[1:])
-        terminal.require_printed()
-        return status or 0
+            return 0
+        return command(sys.argv[1:]) or 0
     except (SettingsError, FaultyRun, OSError) as error:
         print(f"papers: {error}", file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
@@ -64,10 +55,10 @@ def main() -> int:
 
 
 def command(arguments: Sequence[str]) -> int | None:
-    """List all studies, measure their cost, or make one of them."""
-    for flag in (a for a in arguments if a.startswith("-") and a != "--cost"):
-        raise SettingsError(f"unknown option {flag!r}{nearest(flag, ['--cost', '--help'])}")
-    names = [a for a in arguments if "=" not in a and a != "--cost"]
+    """List all studies, or make one of them."""
+    for flag in (a for a in arguments if a.startswith("-")):
+        raise SettingsError(f"unknown option {flag!r}{nearest(flag, ['--help'])}")
+    names = [a for a in arguments if "=" not in a]
     options = [a for a in arguments if "=" in a and a.partition("=")[0] in OWN]
     given = [a for a in arguments if "=" in a and a not in options]
     for name in (a.partition("=")[0] for a in given):
@@ -78,13 +69,8 @@ def command(arguments: Sequence[str]) -> int | None:
     if len(names) > 1:
         raise SettingsError(f"one figure at a time, got {' and '.join(names)}")
     others = [a for a in [*options, *given] if not a.startswith("out=")]
-    if others and "--cost" in arguments:
-        raise SettingsError(f"{others[0]}: --cost measures both versions as they are, and takes only out=")
     if others and not names:
         raise SettingsError(f"{others[0]}: name the figure that it is for")
-    if "--cost" in arguments:
-        measure(names, out)
-        return None
     if not names:
         listing(out)
         return None
@@ -120,29 +106,7 @@ def listing(out: Path) -> None:
     print(
         f"A run-update is one update of one run. Hours were recorded on {' and '.join(sorted(machines))}:\n"
         "CPU hours of all runs; with a * hours by the clock, on cores that other work shared.\n"
-        "python -m papers --cost NAME measures the CPU hours of the updates on this machine.\n"
         "python -m papers NAME makes one; with small=true its small version, with dry_run=true none."
-    )
-
-
-def measure(names: Sequence[str], out: Path) -> None:
-    """Print the CPU hours that the updates of the studies `names` take on this machine; of all studies if it is empty.
-
-    Raises:
-        FaultyRun: a script fails.
-    """
-    versions = {name: [studies.load(name, small) for small in (False, True)] for name in names or studies.names()}
-    from papers import cost
-
-    rates = cost.Rates(out / "cpu_rates.json")
-    rows = [["", "run-updates", "CPU hours", "small", "CPU hours"]]
-    for n, (name, of_study) in enumerate(versions.items(), 1):
-        print(f"{n} of {len(versions)}: {name}", file=sys.stderr, flush=True)
-        rows.append([name, *(cell for study in of_study for cell in _words(*rates.of(study)))])
-    print("\n".join([*aligned(rows), ""]))
-    print(
-        "A run-update is one update of one run. CPU hours are of plain updates alone, on one thread of this machine.\n"
-        "Starts, evaluations and measurements come on top, in small versions the larger part; compiling saves some."
     )
 
 
@@ -153,17 +117,10 @@ def show(study: Study, place: Path, given: Sequence[str]) -> None:
     own, launcher = launchers.apart(given)
     launchers.load(launcher)
     study.runs(place / "runs", own)  # checked
-    for label, arguments in study.arguments(own).items():
-        sweep_of = [
-            "python",
-            "-m",
-            f"rl_plasticity.{study.command}",
-            "-m",
-            *arguments,
-            f"out={place / 'runs'}",
-            *launcher,
-        ]
-        print(f"{label}: {shlex.join(sweep_of)}")
+    command, rest = ["python", "-m", f"rl_plasticity.{study.command}", "-m"], [f"out={place / 'runs'}", *launcher]
+    for label, sweeps in study.sweeps(own).items():
+        for arguments in sweeps:
+            print(f"{label}: {shlex.join([*command, *arguments, *rest])}")
 
 
 def make(study: Study, place: Path, given: Sequence[str], asked: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from papers.weights import generalized_gaussian_shape, project_to_span
+from papers.weights import balancedness, generalized_gaussian_shape, project_to_span
 from rl_plasticity import Learner
 from rl_plasticity.metrics import feature_matrix, representation_change
 from rl_plasticity.structure import HiddenLayer, activations_of, read, shadow
@@ -181,6 +181,28 @@ class ChannelNorms:
         assert matrix is not None
         norms = torch.linalg.vector_norm(matrix, dim=-1).unbind(-1)  # each [*runs]
         log(session, "net", {f"channel_norm/{self.layer.name}/{i}": norm for i, norm in enumerate(norms)})
+
+
+class Balancedness:
+    """Callback that logs the `weights.balancedness` of an MLP whose layers are joined by ReLUs alone.
+
+    Source: Oh et al. (2024), Appendix C.1. Logged at each measurement.
+
+    Raises:
+        ValueError: the run measures nothing, or another network.
+    """
+
+    def __init__(self, settings: Any, parts: Any) -> None:
+        require_measurements(settings, "balance")
+        self.learner: Learner = parts.learner
+        if settings.net.name != "mlp" or settings.net.layer_norm or settings.net.activation != "relu":
+            raise ValueError("papers.looks.balance measures net=mlp with ReLU and without LayerNorm")
+        self.layers = read(self.learner.net).layers
+
+    @torch.no_grad()
+    def on_measurement(self, session: Any) -> None:
+        matrices = [layer.matrix(self.learner.net) for layer in self.layers]
+        log(session, "net", {"balancedness": balancedness([m for m in matrices if m is not None], updates=50)})
 
 
 class SpanShapes:

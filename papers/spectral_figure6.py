@@ -17,7 +17,6 @@ near 1.
 
 import argparse
 import math
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -84,15 +83,6 @@ def sizes(small: bool) -> tuple[int, Sequence[float]]:
     return (50, STEP_SIZES[::4]) if small else (300, STEP_SIZES)
 
 
-def cost(small: bool) -> tuple[int, float]:
-    """The number of updates of all solutions and step sizes, and the CPU seconds of one, measured now."""
-    updates, step_sizes = sizes(small)
-    start = time.process_time()
-    outcomes_of(SCALES, step_sizes, 5)
-    at_once = len(SCALES) * len(step_sizes)
-    return 2 * updates * at_once, (time.process_time() - start) / 10 / at_once
-
-
 def main(small: bool = False, out: str = "spectral_figure6.png") -> Outcomes:
     """Print the table and draw the figure; returns the outcomes."""
     updates, step_sizes = sizes(small)
@@ -122,12 +112,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Figure 6 of the spectral paper.")
     parser.add_argument("--small", action="store_true", help="50 updates and every fourth step size")
     parser.add_argument("--out", default="spectral_figure6.png", help="file of the figure")
-    parser.add_argument(
-        "--cost", action="store_true", help="only count the updates, and measure the CPU seconds of one"
-    )
-    given = vars(parser.parse_args())
-    if given.pop("cost"):
-        updates, seconds = cost(given["small"])
-        print(f"{updates} run-updates of {seconds:.3g} CPU seconds")
-    else:
-        main(**given)
+    main(**vars(parser.parse_args()))

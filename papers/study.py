@@ -20,10 +20,14 @@ figure and table::
 ``costs.csv`` beside the files has the cost of each version.
 
 A method's settings follow the study's, and the user's settings come last; of several values for one name, the last
-counts.
+counts. Beside ``methods`` a file may have settings that depend on others of a run, where these do not name them::
+
+    depends:
+      preset=swr-mnist reg=l2|l2_init task=continual_full: reg.coef=1e-4
 """
 
 import csv
+import itertools
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +35,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from omegaconf import OmegaConf
+import yaml
 
 from rl_plasticity import SettingsError
 from rl_plasticity.errors import nearest
@@ -72,6 +76,7 @@ class Study:
         command: ``train``, ``supervised`` or a script.
         settings: arguments of all runs, or of the script.
         methods: arguments of each method, by its label in the paper.
+        depends: arguments of the runs that have all those of the condition, unless they have others.
         needs: for a script: the options that must be given, each with a description.
         draw: the layout of the figure, see `layout`.
         pages: comparison pages by their folder's name: `where`, settings that select whole folders, and arguments of
@@ -86,6 +91,7 @@ class Study:
     methods: Mapping[str, Sequence[str]]
     draw: Mapping[str, Any]
     pages: Mapping[str, Mapping[str, Any]]
+    depends: Mapping[str, Sequence[str]]
     needs: Mapping[str, str]
     small: bool
 
@@ -111,7 +117,7 @@ class Study:
         return _costs()[self.name, "small" if self.small else "whole"]
 
     def arguments(self, given: Sequence[str] = ()) -> dict[str, list[str]]:
-        """The arguments of each method's sweep, followed by the `given` ones.
+        """The arguments of each method, followed by the `given` ones.
 
         ``seeds=3`` sets the number of seeds in any case, also where each seed trains in its own process.
         """
@@ -120,6 +126,21 @@ class Study:
         seeds = [f"seed=range(0,{a.removeprefix('seeds=')})" for a in given if a.startswith("seeds=") and one_by_one]
         given = [*(a for a in given if not (seeds and a.startswith("seeds="))), *seeds]
         return {label: _last_of_each([*self.settings, *of_method, *given]) for label, of_method in self.methods.items()}
+
+    def sweeps(self, given: Sequence[str] = ()) -> dict[str, list[list[str]]]:
+        """The arguments of each method's sweeps: one for each combination of values that others depend on."""
+        from rl_plasticity.configs.written import each
+
+        conditions = {tuple(tuple(part.split("=")) for part in c.split()): own for c, own in self.depends.items()}
+        decisive = {name for condition in conditions for name, _ in condition}
+        found: dict[str, list[list[str]]] = {}
+        for label, arguments in self.arguments(given).items():
+            apart = itertools.product(*(each(a) if a.partition("=")[0] in decisive else [a] for a in arguments))
+            for combination in apart:
+                values = dict(a.split("=", 1) for a in combination)
+                holding = [own for c, own in conditions.items() if all(values.get(n) in v.split("|") for n, v in c)]
+                found.setdefault(label, []).append(_last_of_each([*itertools.chain(*holding), *combination]))
+        return found
 
     def runs(self, out: Path, given: Sequence[str] = ()) -> dict[str, "list[Run]"]:
         """The runs of each method, in folders below `out`.
@@ -130,9 +151,9 @@ class Study:
         from rl_plasticity.sweeps import sweep
 
         found: dict[str, list[Run]] = {}
-        for label, arguments in self.arguments(given).items():
+        for label, sweeps in self.sweeps(given).items():
             try:
-                found[label] = sweep.runs(self.makes.kind, [*arguments, f"out={out}"])
+                found[label] = [run for own in sweeps for run in sweep.runs(self.makes.kind, [*own, f"out={out}"])]
             except SettingsError as error:
                 raise SettingsError(f"of {self.name}, {label}: {error}") from error
         return found
@@ -166,6 +187,7 @@ def load(name: str, small: bool = False) -> Study:
         methods={label: shlex.split(text) for label, text in methods.items()},
         draw=entry.get("draw", {}),
         pages=entry.get("pages", {"comparison": {}}),
+        depends={condition: shlex.split(text) for condition, text in tree.get("depends", {}).items()},
         needs=entry.get("needs", {}),
         small=small,
     )
@@ -183,9 +205,8 @@ def names() -> list[str]:
 
 @cache
 def _read(paper: str) -> dict[str, Any]:
-    tree = OmegaConf.to_container(OmegaConf.load(FOLDER / f"{paper}.yaml"))
-    assert isinstance(tree, dict)
-    return {str(key): value for key, value in tree.items()}
+    tree: dict[str, Any] = yaml.safe_load((FOLDER / f"{paper}.yaml").read_text("utf-8"))
+    return tree
 
 
 @cache

@@ -14,8 +14,6 @@ the biases are scaled without proportionality (here they are not).
 
 import argparse
 import copy
-import math
-import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -31,7 +29,7 @@ from rl_plasticity import DATA, NETWORKS, OPTIMIZERS, TASKS, Learner, SettingsEr
 from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.structure import layers
-from rl_plasticity.tasks import Data, Task, load, sizes
+from rl_plasticity.tasks import Data, Task, load
 from rl_plasticity.training.epochs import batches, cross_entropy, evaluate
 
 RATIOS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -101,20 +99,6 @@ def interval(accuracies: Tensor) -> str:
     return f"{accuracies.mean():.4f} [{low:.4f}, {high:.4f}]"
 
 
-def cost(small: bool, data: str) -> tuple[int, float]:
-    """The number of updates of all runs, and the CPU seconds of one, measured now on random images."""
-    name, (ratios, epochs, more_epochs, batch_size) = ("digits", SMALL) if small else (data, WHOLE)
-    images, shape, num_classes = sizes(name)
-    learner = learner_of(shape, num_classes, SEEDS)
-    x, y = torch.rand(len(SEEDS), batch_size, *shape), torch.randint(num_classes, (len(SEEDS), batch_size))
-    learner.minimize(cross_entropy(learner.net(x), y))
-    start = time.process_time()
-    for _ in range(3):
-        learner.minimize(cross_entropy(learner.net(x), y))
-    seconds = (time.process_time() - start) / 3 / len(SEEDS)
-    return len(SEEDS) * math.ceil(images / batch_size) * (epochs + 2 * len(ratios) * more_epochs), seconds
-
-
 def main(small: bool = False, data: str = "cifar10", root: str | None = None, out: str = "swr_figure1.png") -> None:
     """Print the table and draw the figure."""
     name, (ratios, epochs, more_epochs, batch_size) = ("digits", SMALL) if small else (data, WHOLE)
@@ -146,15 +130,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", default="cifar10", help=f"one of {', '.join(DATA)}")
     parser.add_argument("--data.root", dest="root", help="folder with the data set; downloaded by default")
     parser.add_argument("--out", default="swr_figure1.png", help="file of the figure")
-    parser.add_argument(
-        "--cost", action="store_true", help="only count the updates, and measure the CPU seconds of one"
-    )
-    given = vars(parser.parse_args())
     try:
-        if given.pop("cost"):
-            updates, seconds = cost(given["small"], given["data"])
-            print(f"{updates} run-updates of {seconds:.3g} CPU seconds")
-        else:
-            main(**given)
+        main(**vars(parser.parse_args()))
     except SettingsError as error:
         parser.error(str(error))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import CASES, StopAfter, assert_equal_states, refused
 from folders import go, rows, run_supervised, without_what_plugs_add
-from rl_plasticity.networks.resnet import BasicBlock
+from rl_plasticity_zoo.resnet import BasicBlock
 from scipy import stats
 from torch import nn
 
