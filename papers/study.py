@@ -121,7 +121,7 @@ class Study:
 
         ``seeds=3`` sets the number of seeds in any case, also where each seed trains in its own process.
         """
-        named = {a.partition("=")[0] for a in self.settings}
+        named = set(map(_name, self.settings))
         one_by_one = "seed" in named and "seeds" not in named  # networks without a runs axis
         seeds = [f"seed=range(0,{a.removeprefix('seeds=')})" for a in given if a.startswith("seeds=") and one_by_one]
         given = [*(a for a in given if not (seeds and a.startswith("seeds="))), *seeds]
@@ -135,11 +135,14 @@ class Study:
         decisive = {name for condition in conditions for name, _ in condition}
         found: dict[str, list[list[str]]] = {}
         for label, arguments in self.arguments(given).items():
-            apart = itertools.product(*(each(a) if a.partition("=")[0] in decisive else [a] for a in arguments))
-            for combination in apart:
+            apart = {}
+            for combination in itertools.product(*(each(a) if _name(a) in decisive else [a] for a in arguments)):
                 values = dict(a.split("=", 1) for a in combination)
                 holding = [own for c, own in conditions.items() if all(values.get(n) in v.split("|") for n, v in c)]
-                found.setdefault(label, []).append(_last_of_each([*itertools.chain(*holding), *combination]))
+                apart[combination] = [*itertools.chain(*holding)]
+            if not any(apart.values()):
+                apart = {tuple(arguments): []}
+            found[label] = [_last_of_each([*own, *combination]) for combination, own in apart.items()]
         return found
 
     def runs(self, out: Path, given: Sequence[str] = ()) -> dict[str, "list[Run]"]:
@@ -228,5 +231,9 @@ def _last_of_each(arguments: Iterable[str]) -> list[str]:
     """The last argument for each setting, in the position of the first."""
     kept: dict[str, str] = {}
     for argument in arguments:
-        kept[argument.partition("=")[0]] = argument
+        kept[_name(argument)] = argument
     return [*kept.values()]
+
+
+def _name(argument: str) -> str:
+    return argument.partition("=")[0]

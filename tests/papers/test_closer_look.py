@@ -10,21 +10,22 @@ import pytest
 import torch
 from conftest import CASES, StopAfter, assert_equal_states, refused
 from folders import go, rows, run_supervised, without_what_plugs_add
-from rl_plasticity_zoo.resnet import BasicBlock
 from scipy import stats
 from torch import nn
 
 from papers import closer_look
 from papers.closer_look import ChannelNorms, Covariance, EffectiveSteps, SpanShapes, TaskStarts, patches
+from papers.weights import generalized_gaussian_shape, project_to_input_span
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.learning.optimizers import SGD, Adam, AdamP
-from rl_plasticity.metrics import generalized_gaussian_shape, project_to_input_span
+from rl_plasticity.learning.optimizers import SGD, Adam
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.supervised import command
 from rl_plasticity.training.epochs import cross_entropy
+from rl_plasticity_zoo.optimizers import AdamP
+from rl_plasticity_zoo.resnet import BasicBlock
 
 LOOKS = Path(closer_look.__file__).parent / "looks"
 SETTINGS = SimpleNamespace(measure_every_epochs=1, measure_every_updates=0, log_every_updates=1)
@@ -148,9 +149,9 @@ def test_the_effective_step_is_what_the_optimizer_moved_the_weight_by_over_lr_an
     lr, project = learner.optimizer.lr.item(), learner.regularizer.project_
     moved = {}
 
-    def before_projection(net):  # the projection's change of the weight is not the step's
+    def before_projection(net, *lr):  # the projection's change of the weight is not the step's
         moved.update({n: p.detach().clone() for n, p in net.named_parameters()})
-        project(net)
+        project(net, *lr)
 
     learner.regularizer.project_ = before_projection
     for i in range(4):
@@ -196,6 +197,14 @@ def test_each_channel_s_norm_is_that_of_its_kernel_in_the_fifth_convolution_or_t
     seven = nn.Sequential(*(nn.Conv2d(2, 2, 1) for _ in range(7)))
     found = logged_by(ChannelNorms(SETTINGS, parts(seven)).on_measurement)
     assert found.keys() == {"net/channel_norm/4/0", "net/channel_norm/4/1"}
+
+
+def test_the_balancedness_of_an_mlp_is_measured_and_that_of_other_networks_refused(tmp_path):
+    arguments = [*SMALL, "num_tasks=1", "epochs_per_task=1", "measure_every_epochs=1"]
+    folder = run_looked_at(arguments, ["balance"], tmp_path / "run")
+    assert all(float(r["value"]) >= 1 for r in rows(folder, "net/balancedness"))
+    assert steps(folder, "net/balancedness") == steps(folder, "net/stable_rank")
+    refused(lambda: run_looked_at([*arguments, "net.layer_norm=true"], ["balance"], tmp_path / "b"), "LayerNorm")
 
 
 # --- the span of the inputs -----------------------------------------------------------------------------------------
@@ -335,6 +344,7 @@ def test_a_convolutional_run_measures_channels_and_the_shapes_in_the_span_with_t
     assert names == {"net/span_shape", "net/span_shape/0", "net/span_shape/4"}
     values = [float(r["value"]) for r in rows(folder, "net/span_shape/4")]
     assert all(0.1 < value < 20 for value in values)
+    assert rows(folder, "net/weight_shape/4")
     measured = steps(folder, "net/stable_rank")
     assert steps(folder, "net/span_shape") == steps(folder, "net/channel_norm/4/1") == measured
     assert len(measured) == 2  # start and end

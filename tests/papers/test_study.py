@@ -144,6 +144,23 @@ def test_the_last_argument_of_a_name_counts_and_a_method_s_come_after_the_study_
     ]  # fmt: skip
 
 
+def test_settings_that_depend_on_others_are_those_of_the_papers_unless_they_are_given():
+    study = studies.load("swr/figure-4")
+
+    runs = study.runs(Path("nowhere"), ["seeds=1"])
+
+    def strengths(label, setting):
+        return [run.settings.flat[setting] for run in runs[label]]
+
+    # Table 3 for MNIST, CIFAR-10, CIFAR-100 without and with BatchNorm, and Tiny ImageNet
+    assert strengths("S&P", "reset.coef") == [0.2, 0.4, 0.6, 0.4, 0.4]
+    assert strengths("SWR", "reg.coef") == [1e-4, 1e-1, 1e-1, 1e-1, 1e-4]
+    assert strengths("SWR", "reg.coef_classifier")[3:] == [1e-2, 1.0]
+    assert strengths("L2 Init", "reg.coef") == [1e-5, 1e-2, 1e-2, 1e-2, 1e-3]
+    given = study.sweeps(["reset.coef=0.9"])["S&P"]
+    assert [[a for a in arguments if a.startswith("reset.coef")] for arguments in given] == [["reset.coef=0.9"]] * 5
+
+
 def test_every_figure_and_table_of_the_papers_is_there():
     of_wrs = {f"wrs/figure-{n}" for n in (1, 2, 3, 4, 5, 6, "7-detection", "7-segmentation", "7-counting", 8, 9)}
     assert {*studies.names()} >= (
