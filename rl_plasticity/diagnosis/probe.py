@@ -28,7 +28,18 @@ from rl_plasticity.metrics import (
     weight_norm,
 )
 from rl_plasticity.seeding import random_states_kept
-from rl_plasticity.structure import Example, HiddenLayer, Structure, activations_of, arguments_of, read, shadow
+from rl_plasticity.structure import (
+    Arguments,
+    Example,
+    HiddenLayer,
+    Structure,
+    activations_of,
+    arguments_of,
+    read,
+    shadow,
+    tensors_in,
+    with_tensors,
+)
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
@@ -121,16 +132,12 @@ class Probe(nn.Module):
         # In tuples: not submodules of this one.
         self._net, self._learner = (net,), ((target,) if isinstance(target, Learner) else ())
         self.runs = runs_of(net)
-        self._keys: list[str | None] = []  # names of the inputs in a call; None: by position
         positional, named = arguments_of(example)
-        for key, x in [*((None, x) for x in positional), *named.items()]:
-            if not isinstance(x, Tensor):
-                raise ValueError(f"example must be made of tensors, got {type(x).__name__}")
-            self.register_buffer(f"input_{len(self._keys)}", x.detach().clone(), persistent=False)
-            self._keys.append(key)
+        if others := [type(x).__name__ for x in (*positional, *named.values()) if not isinstance(x, Tensor)]:
+            raise ValueError(f"example must be made of tensors, got {others[0]}")
+        self._inputs: Arguments = with_tensors(Arguments(positional, named), lambda x: x.detach().clone())
         structure = read(net, None if self._learner else example)
-        self._order = structure.layers
-        self.layers: list[Layer] = [layer for layer in self._order if layer.matrix(net) is not None]
+        self.layers: list[Layer] = [layer for layer in structure.layers if layer.matrix(net) is not None]
         several = Counter(layer.name for layer in self.layers)  # a recurrent layer or attention has several matrices
         self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
         # Of a learner only the units that can be recycled: those have always been logged. Else all units.
@@ -170,11 +177,6 @@ class Probe(nn.Module):
         reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
         reasons["gradient_dormant"] = of_gradients if not with_loss else of_units
         return {name: reason for name, reason in reasons.items() if name not in values}
-
-    @property
-    def inputs(self) -> list[Tensor]:
-        """The inputs of every call, in order."""
-        return [self.get_buffer(f"input_{i}") for i in range(len(self._keys))]
 
     @torch.no_grad()
     def measure(
@@ -236,33 +238,30 @@ class Probe(nn.Module):
                 to a buffer or draws noise.
         """
         k = len(self.runs)
-        named = zip(self._names, self.layers, strict=True)
-        names = {layer.weight_name: name for name, layer in named if layer.weight_name is not None}
+        pairs = zip(self._names, self.layers, strict=True)
+        names = {layer.weight_name: name for name, layer in pairs if layer.weight_name is not None}
         small = [n for n in names if self.net.get_parameter(n).numel() <= LARGEST * max(1, *self.runs, 1)]
         if not small:
             return {}
         wanted = (targets,) if isinstance(targets, Tensor) else tuple(targets)
-        if not self._learner:
-            self._require_examples([*self.inputs, *wanted])
-            loss = _of_one_example(loss, self.runs)
-        first = [x.narrow(k, 0, min(GRADIENTS, x.shape[k])) for x in (*self.inputs, *wanted)]
-        n = len(self._keys)
-        positional, named = self._arguments(first[:n])
+        shapes = [[*x.shape] for x in tensors_in([self._inputs, wanted])]
+        if len({shape[k] if len(shape) > k else None for shape in shapes}) > 1:
+            got = ", ".join(map(str, shapes))
+            raise ValueError(f"example and targets must have as many examples each, in axis {k}: got {got}")
+        loss = _of_one_example(loss, self.runs)
+        first = with_tensors([self._inputs, wanted], lambda x: x.narrow(k, 0, min(GRADIENTS, x.shape[k])))
+        (positional, named), some_targets = first
         try:
             with random_states_kept(self.net), torch.enable_grad():
-                net, targets = shadow(self.net).eval(), tuple(first[n:])
-                spectra = gradient_spectrum(net, small, loss, positional, targets, self.runs, named=named)
+                net = shadow(self.net).eval()
+                spectra = gradient_spectrum(net, small, loss, positional, some_targets, self.runs, named=named)
         except RuntimeError as error:
-            if self._learner:
-                raise
             raise ValueError(
                 f"network and loss cannot be differentiated for one example at a time: {first_line(error)}"
             ) from error
         values = _measured(OfGradients, {names[name]: (wide(s),) for name, s in spectra.items()})
-        dormant = {
-            unit: gradient_dormant_fraction(g, GRADIENT_DORMANT)
-            for unit, g in self._unit_gradients(loss, wanted).items()
-        }
+        of_units = self._unit_gradients(loss, wanted)
+        dormant = {unit: gradient_dormant_fraction(g, GRADIENT_DORMANT) for unit, g in of_units.items()}
         return values | (by_layer("gradient_dormant", dormant) if dormant else {})
 
     def _unit_gradients(self, loss: Callable[..., Tensor], targets: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -278,28 +277,15 @@ class Probe(nn.Module):
                 of_units[unit.name] = weight
         if not of_units:
             return {}
-        positional, named = self._arguments(self.inputs)
+        positional, named = self._inputs
         with random_states_kept(self.net), torch.enable_grad():
             try:
                 value = loss(shadow(self.net).eval()(*positional, **named), *targets).sum()
             except (RuntimeError, ValueError):
-                if self._learner:
-                    raise
                 return {}  # a loss of one example need not be one of several
             found = torch.autograd.grad(value, [*of_units.values()], allow_unused=True)
         sized = [(name, g) for name, g in zip(of_units, found, strict=True) if g is not None]
         return {name: wide(g.flatten(len(self.runs) + 1)) for name, g in sized}
-
-    def _require_examples(self, tensors: Sequence[Tensor]) -> None:
-        k = len(self.runs)
-        if len({x.shape[k] if x.ndim > k else None for x in tensors}) > 1:
-            shapes = ", ".join(str([*x.shape]) for x in tensors)
-            raise ValueError(f"example and targets must have as many examples each, in axis {k}: got {shapes}")
-
-    def _arguments(self, inputs: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        """`inputs` as arguments of a call: by position and by name."""
-        keyed = list(zip(self._keys, inputs, strict=True))
-        return tuple(x for key, x in keyed if key is None), {key: x for key, x in keyed if key is not None}
 
     def _initial(self) -> Iterable[Tensor]:
         if self._learner:
@@ -310,8 +296,7 @@ class Probe(nn.Module):
         """Activations of each layer of hidden units ``[*runs, examples, units]``."""
         if not self.units:
             return []
-        positional, named = self._arguments(self.inputs)
-        activations = activations_of(self.net, self.units, named or positional)
+        activations = activations_of(self.net, self.units, self._inputs)
         return [
             rows_of_units(unit, a, self.runs) if places is None else wide(a.flatten()[places])
             for unit, a, places in zip(self.units, activations, self._places, strict=True)
@@ -329,7 +314,6 @@ class Probe(nn.Module):
         if module is None or _between(unit, structure) <= KEEP_AXES:
             return None
         axis = 1 if unit.incoming.role == "conv" else -1
-        positional, named = self._arguments(self.inputs)
 
         def call(code: Callable[[Tensor], Tensor]) -> Tensor:
             def replaced(_module: nn.Module, _inputs: Any, output: Any) -> Any:
@@ -341,7 +325,7 @@ class Probe(nn.Module):
             hook = module.register_forward_hook(replaced)
             try:
                 with _AsTheyAre():
-                    return wide(activations_of(self.net, [unit], named or positional)[0])
+                    return wide(activations_of(self.net, [unit], self._inputs)[0])
             finally:
                 hook.remove()
 

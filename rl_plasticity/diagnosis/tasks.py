@@ -183,7 +183,8 @@ def drawn_tasks(
 
         def loss(net: nn.Module, t: int) -> Tensor:
             output = layout(called(net, bank.rows(bank.example, order[t])))
-            return ((output - bank.rows(targets, order[t])) / scale).square().mean((-2, -1))
+            wanted: Tensor = bank.rows(targets, order[t])
+            return ((output - wanted) / scale).square().mean((-2, -1))
 
         return loss
 

@@ -29,6 +29,11 @@ LEARNS = 0.1  # the part of the loss that a fresh network must remove before any
 FIRST, BEGIN, END = range(3)  # losses of a curve: the first one, the means of its first fifth and of its last tenth
 
 
+def never(losses: list[Tensor]) -> bool:
+    """Let a training go on to its last update."""
+    return False
+
+
 def learn(
     net: nn.Module,
     optimizers: Sequence[Optimizer],
@@ -37,7 +42,7 @@ def learn(
     seed: int,
     clip: float | None = None,
     after_backward: Callable[[], object] = lambda: None,
-    ends: Callable[[list[Tensor]], bool] = lambda losses: False,
+    ends: Callable[[list[Tensor]], bool] = never,
 ) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
@@ -166,9 +171,9 @@ class Trials:
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
             updates = self.limits.get(task.name, task.updates)
-            how = {"ends": self._limit(task)} if self.is_longer and arm == FRESH and r == 0 else {}
+            ends = self._limit(task) if self.is_longer and arm == FRESH and r == 0 else never
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
-            curve = learn(net, optimizers, task.begin(net), updates, seed, clip, **how)
+            curve = learn(net, optimizers, task.begin(net), updates, seed, clip, ends=ends)
         return curve.reshape(len(curve), -1)
 
     def _limit(self, task: TrialTask) -> Callable[[list[Tensor]], bool]:

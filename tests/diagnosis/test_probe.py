@@ -17,15 +17,15 @@ from rl_plasticity.metrics import (
     OfFeatures,
     OfGradients,
     OfWeights,
-    balancedness,
     dormant_fraction,
     effective_rank,
     singular_values,
     stable_rank,
 )
-from rl_plasticity.networks import MLP, standardize_weights_
+from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.training.epochs import cross_entropy
+from rl_plasticity_zoo.parametrizations import standardize_weights_
 
 
 def learner_of(seeds=(3, 4), layer_norm=False):
@@ -144,15 +144,6 @@ def test_a_saved_probe_goes_on_from_the_features_it_saw_last_and_saves_nothing_o
     assert (found > 0).all()
 
 
-def test_balancedness_is_measured_only_where_rescaling_keeps_the_function():
-    weights = [p.detach() for n, p in learner_of().net.named_parameters() if n.endswith("weight")]
-    x = labelled()[0]
-    torch.testing.assert_close(Probe(learner_of(), [x]).weights()["balancedness"], balancedness(weights, updates=50))
-    assert "balancedness" not in Probe(learner_of(layer_norm=True), [x]).weights()
-    tanh = Learner(lambda seeds: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)))
-    assert "balancedness" not in Probe(tanh, [x[0]]).weights()
-
-
 @pytest.mark.parametrize("case", ["plain", "stacked_cnn_bn", "foreign"])
 def test_measuring_changes_nothing_of_the_training(case):
     kind = CASES[case]
@@ -219,7 +210,7 @@ def test_functions_as_activations_and_a_forward_that_depends_on_data_are_measure
     alike.load_state_dict({name: p for name, p in zip(alike.state_dict(), net.parameters(), strict=True)})
     found, expected = (measure(one, x, lambda output: output.square().mean()) for one in (net, alike))
     means = {name for name in expected if "/" not in name}
-    assert means == {name for name in found if "/" not in name} >= {"dormant", "balancedness", "gradient_rank"}
+    assert means == {name for name in found if "/" not in name} >= {"dormant", "gradient_rank"}
     for name in means:
         torch.testing.assert_close(found[name], expected[name])
 
@@ -437,31 +428,6 @@ def test_units_are_followed_to_the_axis_that_they_were_moved_to(how):
         np.testing.assert_allclose(found["feature_rank"], np.exp(-(p * np.log(p)).sum()), rtol=1e-3)
 
 
-class Joined(nn.Module):
-    def __init__(self, join, width):
-        super().__init__()
-        self.one, self.two, self.join = nn.Linear(5, 8), nn.Linear(width, 3), join
-
-    def forward(self, x):
-        return self.two(self.join(torch.relu(self.one(x))))
-
-
-@pytest.mark.parametrize(
-    "net",
-    [
-        Joined(lambda h: torch.cat([h, torch.ones(len(h), 1)], -1), 9),
-        Joined(lambda h: torch.cat([h, torch.ones(len(h), 8)], -1), 16),
-        Joined(lambda h: h.view(-1, 4), 4),
-        Joined(lambda h: h + 1.0, 8),
-    ],
-    ids=["a constant", "as many constants", "a reshape", "a sum"],
-)
-def test_where_rescaling_does_not_keep_the_function_everything_but_balancedness_is_measured(net):
-    found = measure(net, torch.randn(6, 5))
-    assert "balancedness" not in found
-    assert {"dormant", "stable_rank", "weight_norm", "feature_rank"} <= found.keys()
-
-
 def test_a_metric_that_raises_is_nan_by_name_and_takes_no_other_with_it(monkeypatch):
     def raises(matrix, s):
         if matrix.shape[-2] == 3:
@@ -528,7 +494,6 @@ def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():
     }
     assert "loss" in values.left_out["gradient_rank"]
     assert "gradient_rank" not in measure(net, x, nn.functional.cross_entropy, labels).left_out
-    assert "balancedness" in measure(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)), x).left_out
     with pytest.raises(KeyError, match=r"'dormnat'.*'dormant'"):
         values["dormnat"]
     assert values.get("dormnat") is None
