@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from foreign import FOREIGN, HAS_TRANSFORMERS
+from foreign import FOREIGN
 from foreign.__main__ import PAGE, counts
-from foreign.first import OF_TRANSFORMERS
 from foreign.matrix import CRASH, ORACLES, REFUSED, WRONG, Case, is_in, of_activation, result, results
 
 from rl_plasticity.interventions import INTERVENTIONS, recycling
@@ -20,12 +19,7 @@ pytestmark = [
 ]
 
 
-def cases(names):
-    missing = pytest.mark.skipif(not HAS_TRANSFORMERS, reason="needs transformers")
-    return [pytest.param(name, marks=[missing] if name in OF_TRANSFORMERS else []) for name in names]
-
-
-@pytest.fixture(scope="module", params=cases(FOREIGN))
+@pytest.fixture(scope="module", params=FOREIGN)
 def network(request):
     """Name and case: one for all tests of a network, which is read once."""
     return request.param, Case(FOREIGN[request.param])
@@ -36,7 +30,7 @@ RECORDED = {name: re.findall(r"\w", cells) for name, cells in ROW.findall(PAGE.r
 
 
 def test_the_page_has_a_row_for_each_network_and_a_column_for_each_method():
-    assert set(RECORDED) == set(FOREIGN) - set(OF_TRANSFORMERS)
+    assert set(RECORDED) == set(FOREIGN)
     for page in ("docs/integrations.md", "CHANGELOG.md"):
         assert f"on {len(RECORDED)} networks as other libraries write them" in (PAGE.parents[1] / page).read_text()
     heads = re.findall(r"^\| network \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
@@ -63,7 +57,7 @@ def test_each_method_is_right_or_refused_as_the_page_says(network):
         for cell, was, now in zip(found_in_order(), RECORDED.get(name, words), words, strict=True)
         if was != now
     }
-    assert not changed, "python -m foreign, in tests/integrations, writes the page again"
+    assert not changed, "python -m foreign, in tests, writes the page again"
 
 
 def found_in_order():

@@ -1,16 +1,15 @@
+"""Layers and hidden units: their tensors as matrices, rows and columns."""
+
 import pytest
 import torch
 from conftest import CASES, SmallCNN, plain_mlp
+from foreign.expected import made_of
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.networks import MLP
-from rl_plasticity.structure import hidden_units, layers
-from rl_plasticity.structure.layer import runs_of, unwrapped
-
-
-def summary(net):
-    return [(layer.name, layer.role, layer.head) for layer in layers(net)]
+from rl_plasticity.structure import hidden_units, layers, recycled
+from rl_plasticity.structure.layer import lookup, runs_of, unwrapped
 
 
 def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
@@ -25,15 +24,12 @@ def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
 
 
 def test_the_order_is_forward_order_even_where_modules_were_registered_in_another():
-    class Backwards(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head, self.norm, self.first = nn.Linear(4, 2), nn.LayerNorm(4), nn.Linear(3, 4)
-
-        def forward(self, x):
-            return self.head(self.norm(self.first(x)).relu())
-
-    assert [(n, h) for n, _, h in summary(Backwards())] == [("first", False), ("norm", False), ("head", True)]
+    net = made_of(
+        lambda net, x: net.head(net.norm(net.first(x)).relu()),
+        head=nn.Linear(4, 2), norm=nn.LayerNorm(4), first=nn.Linear(3, 4),
+    )  # fmt: skip
+    found = [(layer.name, layer.head) for layer in layers(net)]
+    assert found == [("first", False), ("norm", False), ("head", True)]
 
 
 def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
@@ -51,10 +47,8 @@ def test_the_matrix_of_a_transposed_convolution_has_a_row_for_each_output_channe
     matrix = layer.matrix(net)
     assert matrix.shape == (6, 4 // groups * 9)
     channel = 4 if groups == 2 else 5  # group 1's second output channel, or the last of all
-    if groups == 2:
-        torch.testing.assert_close(matrix[channel], conv.weight[2:, 1].flatten())
-    else:
-        torch.testing.assert_close(matrix[channel], conv.weight[:, 5].flatten())
+    column = conv.weight[2:, 1] if groups == 2 else conv.weight[:, 5]
+    torch.testing.assert_close(matrix[channel], column.flatten())
     # Scaling row i by s_i scales output channel i by s_i.
     x, scale = torch.randn(1, 4, 5, 5), torch.arange(1.0, 7.0)
     conv.bias.data.zero_()
@@ -99,61 +93,6 @@ def test_hidden_units_are_found_behind_their_non_linearity():
     assert [[layer.name for layer in u.outgoing] for u in units] == [["3"], ["6"]]
 
 
-def test_a_shared_activation_module_is_told_apart_by_its_calls():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 2)])
-            self.relu = nn.ReLU()
-
-        def forward(self, x):
-            return self.layers[2](self.relu(self.layers[1](self.relu(self.layers[0](x)))))
-
-    assert [(u.incoming.name, u.activation, u.call) for u in hidden_units(Shared())] == [
-        ("layers.0", "relu", 0),
-        ("layers.1", "relu", 1),
-    ]
-
-
-def chains(net):
-    return [(u.incoming.name, u.activation, [layer.name for layer in u.outgoing]) for u in hidden_units(net)]
-
-
-def test_an_activation_of_the_input_has_no_hidden_units_even_where_a_norm_layer_ends_the_network():
-    assert hidden_units(nn.Sequential(nn.ReLU(), nn.Linear(4, 4), nn.LayerNorm(4))) == []
-
-
-@pytest.mark.parametrize("norm", [nn.LayerNorm, lambda n: nn.Identity()])
-def test_units_that_a_skip_connection_reads_before_the_activation_are_not_hidden(norm):
-    class Skip(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.norm, self.relu = nn.Linear(3, 4), norm(4), nn.ReLU()
-            self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            x = self.first(x)
-            return self.last(x + self.second(self.relu(self.norm(x))))
-
-    assert chains(Skip()) == []
-
-
-@pytest.mark.parametrize("also", ["other units", "the input", "itself"])
-def test_units_that_are_joined_with_others_are_not_hidden_units_whose_columns_are_known(also):
-    class Joined(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.relu_a, self.relu_b = nn.Linear(8, 8), nn.Linear(8, 8), nn.ReLU(), nn.ReLU()
-            self.head = nn.Linear(16, 2)
-
-        def forward(self, x):
-            h = self.relu_a(self.a(x))
-            other = {"other units": lambda: self.relu_b(self.b(x)), "the input": lambda: x, "itself": lambda: h}[also]()
-            return self.head(torch.cat([h, other], dim=-1))
-
-    assert hidden_units(Joined()) == []
-
-
 def test_unwrapping_goes_through_every_wrapper_and_stops_at_the_network():
     net = plain_mlp()
     assert unwrapped(net) is net
@@ -162,9 +101,48 @@ def test_unwrapping_goes_through_every_wrapper_and_stops_at_the_network():
     assert type(unwrapped(averaged)) is nn.Sequential
     assert unwrapped(averaged) is averaged.module.module
 
-    class Mine(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.module = net
+    mine = made_of(lambda net, x: net.module(x), module=net)
+    assert unwrapped(mine) is mine
 
-    assert unwrapped(mine := Mine()) is mine
+
+# --- hidden units -----------------------------------------------------------------------------------------------------
+
+
+def fresh(net):
+    return lambda unit, name: torch.full_like(lookup(net, name), 7.0)
+
+
+def test_a_new_unit_has_new_incoming_weights_and_no_outgoing_ones_and_all_else_stays():
+    net = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+    first, second = hidden_units(net)
+    chosen = [(first, torch.tensor([False, True, False])), (second, torch.tensor([True, False, False]))]
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    found = recycled(net, chosen, fresh(net))
+    assert all(torch.equal(p, before[name]) for name, p in net.named_parameters())  # nothing is written
+    expected = {name: before[name].clone() for name in found}
+    for name in ("0.weight", "0.bias", "1.weight", "1.bias"):
+        expected[name][1] = 7.0
+    expected["3.weight"][0] = 7.0
+    expected["3.bias"][0] = 7.0
+    expected["3.weight"][:, 1] = 0.0  # from one new unit to another: zero
+    expected["5.weight"][:, 0] = 0.0
+    assert found.keys() == before.keys() - {"5.bias"}
+    for name, (where, value) in found.items():
+        assert torch.equal(value, expected[name]), name
+        assert torch.equal(where, expected[name] != before[name]), name
+
+
+def test_a_channel_is_read_through_a_flattened_map_by_one_column_for_each_position():
+    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 2 * 2, 3))
+    (unit,) = hidden_units(net)
+    found = recycled(net, [(unit, torch.tensor([False, True]))], fresh(net))
+    assert found["3.weight"][0].tolist() == [[False] * 4 + [True] * 4] * 3
+    assert found["0.weight"][0].flatten(1).all(1).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 2)], ids=["no batch", "other units"])
+def test_activations_that_no_batch_gives_are_refused_by_name(shape):
+    (unit,) = hidden_units(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
+    with pytest.raises(ValueError, match=r"'1'.*\b3 units.*'0'"):
+        unit.by_unit(torch.zeros(shape), 3)
+    assert unit.by_unit(torch.arange(6).view(2, 3), 3).tolist() == [[0, 3], [1, 4], [2, 5]]

@@ -4,6 +4,8 @@ import copy
 
 import pytest
 import torch
+from foreign.adapters import lora
+from foreign.expected import frozen, made_of, mlp
 from torch import nn
 
 from rl_plasticity.errors import SettingsError
@@ -14,36 +16,6 @@ from rl_plasticity.structure import read
 WHOLE = ("spectral", "swr", "wrs", "hypersphere", "parseval", "orthogonal", "weight_clipping", "normalize_project")
 
 
-class LoraLinear(nn.Module):
-    """As peft builds it: the frozen layer, dicts by the adapter's name, a scaling, no dropout."""
-
-    def __init__(self, base, rank):
-        super().__init__()
-        self.base_layer = base.requires_grad_(False)
-        self.lora_dropout = nn.ModuleDict({"default": nn.Identity()})
-        self.lora_A = nn.ModuleDict({"default": nn.Linear(base.in_features, rank, bias=False)})
-        self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, base.out_features, bias=False)})
-        self.scaling = {"default": 2.0}
-
-    def forward(self, x):
-        result = self.base_layer(x)
-        for name in self.lora_A:
-            x = x.to(self.lora_A[name].weight.dtype)
-            result = result + self.lora_B[name](self.lora_A[name](self.lora_dropout[name](x))) * self.scaling[name]
-        return result.to(x.dtype)
-
-
-class Unseen(nn.Module):
-    """A forward that symbols do not get through."""
-
-    def __init__(self, net):
-        super().__init__()
-        self.net = net
-
-    def forward(self, x):
-        return self.net(x if x.sum() > 0 else 1 * x)
-
-
 def adapted(layer):
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), layer, nn.ReLU(), nn.Linear(8, 3))
 
@@ -51,8 +23,13 @@ def adapted(layer):
 VECTORS = torch.randn(5, 6)
 
 
-def peft():  # those of tests/integrations/foreign are refused, too
-    return adapted(LoraLinear(nn.Linear(8, 8), 2))
+def peft():  # those of tests/foreign are refused, too
+    return adapted(lora(nn.Linear(8, 8)))
+
+
+def unseen(net):
+    """A forward that symbols do not get through."""
+    return made_of(lambda self, x: self.net(x if x.sum() > 0 else 1 * x), net=net)
 
 
 @pytest.mark.filterwarnings("ignore:.*(leaves alone|only approximately|changes the function):UserWarning")
@@ -73,7 +50,7 @@ def test_what_acts_on_whole_matrices_refuses_the_factors_of_an_adapter_and_takes
 
 @pytest.mark.parametrize("name", ["spectral", "hypersphere", "weight_clipping"])
 def test_what_cannot_be_traced_but_by_its_shapes_may_be_an_adapter_asks_for_an_example(name):
-    net, example = Unseen(peft()), VECTORS
+    net, example = unseen(peft()), VECTORS
     with pytest.raises(ValueError, match=r"2\.lora_A\.default.*example="):
         make_regularizer(name, net)
     with pytest.raises(ValueError, match=r"2\.lora_A\.default.*only="):
@@ -81,39 +58,31 @@ def test_what_cannot_be_traced_but_by_its_shapes_may_be_an_adapter_asks_for_an_e
 
 
 def test_fire_refuses_adapters_and_changes_nothing():
-    for net, seen in ((peft(), VECTORS), (Unseen(peft()), None)):
+    for net, seen in ((peft(), VECTORS), (unseen(peft()), None)):
         before = copy.deepcopy(net.state_dict())
         with pytest.raises(ValueError, match=r"fire\b.*lora_A"):
             make_intervention("fire").apply_(net, (), example=seen)
         assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
 
 
-class FrozenBeside(nn.Module):
-    """A frozen layer and two trained ones of other shapes or in another place: no adapter."""
+BESIDE = {  # a frozen layer and two trained ones of other shapes or in another place
+    "bottleneck": lambda net, x: net.up(net.down(net.frozen(x))).relu(),  # behind, not beside
+    "adapter layer": lambda net, x: net.frozen(x) + net.up(net.down(net.frozen(x))),  # behind it
+    "non-linear": lambda net, x: net.frozen(x) + net.up(net.low(x).relu()),
+}
 
-    def __init__(self, how):
-        super().__init__()
-        self.how = how
-        self.frozen = nn.Linear(6, 8).requires_grad_(False)
-        self.down, self.up, self.head = nn.Linear(8, 2), nn.Linear(2, 8), nn.Linear(8, 3)
-        if how == "non-linear":
-            self.down = nn.Linear(6, 2)
 
-    def forward(self, x):
-        if self.how == "bottleneck":  # behind, not beside
-            return self.head(self.up(self.down(self.frozen(x))).relu())
-        if self.how == "non-linear":
-            return self.head(self.frozen(x) + self.up(self.down(x).relu()))
-        h = self.frozen(x)
-        return self.head(h + self.up(self.down(h)))  # an adapter layer, which reads what the frozen layer gives
+def beside(how):
+    layers = {"low": nn.Linear(6, 2), "down": nn.Linear(8, 2), "up": nn.Linear(2, 8), "head": nn.Linear(8, 3)}
+    unused = "down" if how == "non-linear" else "low"
+    layers = {name: layer for name, layer in layers.items() if name != unused}
+    return made_of(lambda net, x: net.head(BESIDE[how](net, x)), frozen=frozen(nn.Linear(6, 8)), **layers)
 
 
 NONE = {
     "deep linear": lambda: nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 2), nn.Linear(2, 6), nn.Linear(6, 3)),
-    "frozen first": lambda: nn.Sequential(
-        nn.Linear(6, 8).requires_grad_(False), nn.Linear(8, 2), nn.Linear(2, 8), nn.Linear(8, 3)
-    ),
-    **{how: (lambda how=how: FrozenBeside(how)) for how in ("bottleneck", "non-linear", "houlsby")},
+    "frozen first": lambda: nn.Sequential(frozen(nn.Linear(6, 8)), nn.Linear(8, 2), nn.Linear(2, 8), nn.Linear(8, 3)),
+    **{how: (lambda how=how: beside(how)) for how in BESIDE},
 }
 
 
@@ -185,7 +154,7 @@ def test_of_torch_s_modules_no_other_role_than_ignore_can_be_said():
 
 
 def test_only_takes_parameters_and_no_names():
-    net = adapted(nn.Linear(8, 8))
+    net = mlp(6, 8, 8, 3)
     for only, said in (
         (["4.weight"], r"only\b.*'4\.weight'.*net\.get_parameter\("),
         (copy.deepcopy(net).parameters(), r"^only\b"),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import FabricModule, RMSNorm, nothing_drawn, plain_mlp
+from foreign.expected import bare, made_of, mlp, ones, zeros
 from torch import nn
 from torch.nn import functional as F
 
@@ -23,18 +24,14 @@ def summary(structure):
     return [(layer.name, layer.role, layer.inputs, layer.head) for layer in structure.layers]
 
 
-class Twin(nn.Module):
+def twin(obstacle=lambda x: x):
     """Two chains, registered one after the other; what `obstacle` does keeps symbols out."""
 
-    def __init__(self, obstacle=lambda x: x):
-        super().__init__()
-        self.q0 = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
-        self.q1 = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 1))
-        self.obstacle = obstacle
+    def forward(net, x):
+        x = obstacle(x)
+        return net.q0(x), net.q1(x)
 
-    def forward(self, x):
-        x = self.obstacle(x)
-        return self.q0(x), self.q1(x)
+    return made_of(forward, q0=mlp(4, 6, 1), q1=mlp(4, 6, 1))
 
 
 def one_axis(x):
@@ -61,7 +58,7 @@ OBSTACLES = [one_axis, four_columns, looked_at]
 
 @pytest.mark.parametrize("obstacle", [*OBSTACLES, joined_with_zeros])
 def test_a_real_call_shows_what_cannot_be_traced(obstacle):
-    structure = read(Twin(obstacle), torch.randn(3, 4))
+    structure = read(twin(obstacle), torch.randn(3, 4))
     assert structure.unknown is None
     assert summary(structure) == [
         ("q0.0", "linear", (), False),
@@ -130,8 +127,8 @@ ORDERED += ("continual_backprop", "self_normalized_resets")
     ("name", "obstacle"), [*((name, looked_at) for name in ORDERED), *(("swr", obstacle) for obstacle in OBSTACLES[:2])]
 )
 def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_to_pass(name, obstacle):
-    net = Twin(obstacle)
-    with pytest.raises(ValueError, match=r"Twin\.forward.*example="):
+    net = twin(obstacle)
+    with pytest.raises(ValueError, match=r"Network\.forward.*example="):
         make_regularizer(name, net)
     make_regularizer(name, net, example=(torch.randn(3, 4),))
     make_regularizer(name, net, example={"x": torch.randn(3, 4)})
@@ -149,9 +146,9 @@ def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
 
 
 def test_heads_can_be_said():
-    net = Twin(looked_at)
+    net = twin(looked_at)
     make_regularizer("wrs", net, rescale_head=True)  # of both heads, which needs no order
-    with pytest.raises(ValueError, match=r"head.*Twin\.forward"):
+    with pytest.raises(ValueError, match=r"head.*Network\.forward"):
         make_intervention("head").apply_(net, ())
     regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
     before = [net.q0[2].weight.clone(), net.q1[2].weight.clone()]
@@ -163,17 +160,10 @@ def test_heads_can_be_said():
 
 
 def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
-    class WithTarget(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.q, self.target = nn.Linear(4, 2), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.q(x)
-
+    net = made_of(lambda net, x: net.q(x), q=nn.Linear(4, 2), target=nn.Linear(4, 2))
     for name in ORDERED:
         with pytest.raises(ValueError, match=r"\btarget\b"):
-            make_regularizer(name, WithTarget())
+            make_regularizer(name, net)
 
 
 @pytest.mark.parametrize("passes_it_on", [False, True])
@@ -195,7 +185,7 @@ def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument
             self.structure.require_heads("plain")
 
     monkeypatch.setitem(REGULARIZERS, "plain", PassingOn if passes_it_on else Plain)
-    net = Twin(looked_at)
+    net = twin(looked_at)
     made = make_regularizer("plain", net, heads=["q0.2", "q1.2"])
     assert [layer.name for layer in made.layers if layer.head] == ["q0.2", "q1.2"]
     if not passes_it_on:
@@ -219,17 +209,10 @@ def test_what_cannot_be_followed_is_not_guessed_at():
         def backward(ctx, gradient):
             return gradient * 2
 
-    class Custom(nn.Module):
-        kept = None
-
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 2)
-
-        def forward(self, x):
-            return self.b(Twice.apply(self.a(x)) + (0 if self.kept is None else self.kept))
-
-    net = Custom()
+    net = made_of(
+        lambda net, x: net.b(Twice.apply(net.a(x)) + (0 if net.kept is None else net.kept)),
+        a=nn.Linear(3, 3), b=nn.Linear(3, 2), kept=None,
+    )  # fmt: skip
     assert summary(read(net, torch.randn(2, 3))) == [("a", "linear", (), False), ("b", "linear", (0,), True)]
     net.kept = net.a(torch.randn(1, 3))  # made of its weights in another call
     with pytest.raises(ValueError, match=r"heads=\["):
@@ -265,15 +248,13 @@ def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap)
 # --- positively homogeneous or not ------------------------------------------------------------------------------------
 
 
-class Between(nn.Module):
-    def __init__(self, operation, norm=False):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
-        self.operation = operation
-        self.norm = nn.LayerNorm(3) if norm else nn.Identity()
+def between(operation, norm=False, returns=lambda h, output: output):
+    def forward(net, x):
+        h = net.operation(net.a(x))
+        return returns(h, net.norm(net.b(h)))
 
-    def forward(self, x):
-        return self.norm(self.b(self.operation(self.a(x))))
+    parts = {"a": nn.Linear(4, 8), "b": nn.Linear(8, 3), "norm": nn.LayerNorm(3) if norm else nn.Identity()}
+    return made_of(forward, operation=operation, **parts)
 
 
 OTHERS = {
@@ -293,7 +274,7 @@ OTHERS = {
 @pytest.mark.parametrize("operation", OTHERS)
 def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_it(operation, example, norm):
     function, name = OTHERS[operation]
-    net = Between(function, norm)
+    net = between(function, norm)
     with pytest.raises(ValueError, match=rf"\bb \(.*{name}"):
         make_regularizer("swr", net, example=example, scope="preserving")
     with pytest.warns(UserWarning, match=rf"f' = C f .*\bb \(.*{name}"):
@@ -302,14 +283,10 @@ def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_i
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(norm):
-    class Returning(Between):
-        def forward(self, x):
-            h = self.operation(self.a(x))
-            return h, self.norm(self.b(h))
-
+    net = between(torch.relu, norm, lambda h, output: (h, output))
     for example in (None, torch.randn(5, 4)):
         with pytest.raises(ValueError, match=r"\ba \(.*returns"):
-            make_regularizer("swr", Returning(torch.relu, norm), example=example, scope="preserving")
+            make_regularizer("swr", net, example=example, scope="preserving")
 
 
 ENDS = {
@@ -323,35 +300,21 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_swr_says_where_what_is_returned_does_not_scale(end, example):
     returned, reason = ENDS[end]
-
-    class Ending(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 3)
-            self.c = nn.Linear(8, 3) if end == "sum of heads" else None
-
-        def forward(self, x):
-            return returned(self, self.a(x).relu())
-
+    linear = {"b": nn.Linear(8, 3)} | ({"c": nn.Linear(8, 3)} if end == "sum of heads" else {})
+    net = made_of(lambda net, x: returned(net, net.a(x).relu()), a=nn.Linear(4, 8), **linear)
     with pytest.warns(UserWarning, match=rf"returns \(.*{reason}"):
-        make_regularizer("swr", Ending(), example=example)
+        make_regularizer("swr", net, example=example)
 
 
 # --- functions that are activations -----------------------------------------------------------------------------------
 
 
-class Functional(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.norm, self.b, self.c = nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 5), nn.Linear(5, 2)
-
-    def forward(self, x):
-        return self.c(torch.tanh(self.b(F.relu(self.norm(self.a(x))))))
-
-
 @pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
 def test_hidden_units_come_out_of_functions_too(example):
-    net = Functional()
+    net = made_of(
+        lambda net, x: net.c(torch.tanh(net.b(F.relu(net.norm(net.a(x)))))),
+        a=nn.Linear(4, 6), norm=nn.LayerNorm(6), b=nn.Linear(6, 5), c=nn.Linear(5, 2),
+    )  # fmt: skip
     units = hidden_units(net, example)
     assert [(u.incoming.name, [n.name for n in u.norms], u.activation, u.outgoing[0].name) for u in units] == [
         ("a", ["norm"], "relu()", "b"),
@@ -364,68 +327,62 @@ def test_hidden_units_come_out_of_functions_too(example):
     torch.testing.assert_close(second, torch.tanh(net.b(expected)))
 
 
-@pytest.mark.parametrize(
-    "scramble",
-    [
-        lambda x: torch.cat([x, -x], -1).relu()[..., :6],
-        lambda x: x.view(-1, 2, 3).transpose(1, 2).reshape(-1, 6).relu(),
-        lambda x: x.relu().view(-1, 2, 3).transpose(1, 2).reshape(-1, 6),
-        lambda x: x.chunk(2, -1)[0].relu().repeat(1, 2),
-        lambda x: x.relu()[:, torch.arange(5, -1, -1)],
-        lambda x: x.relu() * x.sigmoid(),
-    ],
-)
-def test_units_whose_columns_are_not_in_order_are_no_hidden_units(scramble):
-    class Scrambled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 2)
-
-        def forward(self, x):
-            return self.b(scramble(self.a(x)))
-
-    assert hidden_units(Scrambled(), torch.randn(3, 4)) == []
+NOT_HIDDEN = {  # of layers a [4, 6], b [6, 6], wide [12, 6]; h is the output of a
+    "joined before": lambda net, h, x: net.b(torch.cat([h, -h], -1).relu()[..., :6]),
+    "turned before": lambda net, h, x: net.b(h.view(-1, 2, 3).transpose(1, 2).reshape(-1, 6).relu()),
+    "turned": lambda net, h, x: net.b(h.relu().view(-1, 2, 3).transpose(1, 2).reshape(-1, 6)),
+    "repeated": lambda net, h, x: net.b(h.chunk(2, -1)[0].relu().repeat(1, 2)),
+    "permuted": lambda net, h, x: net.b(h.relu()[:, torch.arange(5, -1, -1)]),
+    "gated": lambda net, h, x: net.b(h.relu() * h.sigmoid()),
+    "returned": lambda net, h, x: (net.b(h.relu()), h.relu()),
+    "returned before": lambda net, h, x: (net.b(h.relu()), h),
+    "added to the output": lambda net, h, x: net.b(h.relu()) + h.relu(),
+    "a skip connection": lambda net, h, x: net.b(h.relu()) + h,
+    "a skip connection around a norm": lambda net, h, x: net.b(net.norm(h).relu()) + h,
+    "joined with other units": lambda net, h, x: net.wide(torch.cat([h.relu(), net.other(x).relu()], -1)),
+    "joined with the input": lambda net, h, x: net.wide(torch.cat([h.relu(), x, x[:, :2]], -1)),
+    "joined with itself": lambda net, h, x: net.wide(torch.cat([h.relu()] * 2, -1)),
+    "of the input": lambda net, h, x: net.norm(net.other(x.relu())),
+}
 
 
-@pytest.mark.parametrize("returned", ["after", "before", "joined"])
-def test_units_that_the_network_returns_are_not_hidden(returned):
-    class Returning(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 6)
+@pytest.mark.parametrize("how", NOT_HIDDEN)
+def test_units_are_hidden_only_where_the_next_layer_reads_them_and_nothing_else_in_order(how):
+    layers = {"a": nn.Linear(4, 6), "b": nn.Linear(6, 6), "other": nn.Linear(4, 6), "wide": nn.Linear(12, 6)}
+    net = made_of(lambda net, x: NOT_HIDDEN[how](net, net.a(x), x), **layers, norm=nn.LayerNorm(6))
+    assert hidden_units(net, torch.randn(3, 4)) == []
+    structure = read(net)
+    assert structure.unknown or structure.hidden_units(net) == []
 
-        def forward(self, x):
-            before = self.a(x)
-            h = before.relu()
-            if returned == "joined":
-                return self.b(h) + h
-            return self.b(h), h if returned == "after" else before
 
-    net = Returning()
-    assert hidden_units(net) == hidden_units(net, torch.randn(3, 4)) == []
+@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+def test_an_activation_module_that_several_layers_share_is_told_apart_by_its_calls(example):
+    net = made_of(
+        lambda net, x: net.c(net.relu(net.b(net.relu(net.a(x))))),
+        a=nn.Linear(4, 6), b=nn.Linear(6, 5), c=nn.Linear(5, 2), relu=nn.ReLU(),
+    )  # fmt: skip
+    found = [(u.incoming.name, u.activation, u.call) for u in hidden_units(net, example)]
+    assert found == [("a", "relu", 0), ("b", "relu", 1)]
 
 
 # --- bare parameters --------------------------------------------------------------------------------------------------
 
 
-class Bare(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.norm, self.b = nn.Linear(4, 6), RMSNorm(6), nn.Linear(6, 3)
-        self.scale = nn.Parameter(torch.ones(6))  # multiplies, does not normalize
-        self.w, self.c = nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.zeros(5))
-        self.log_std = nn.Parameter(torch.full((5,), -0.5))
-        self.mu, self.sigma = nn.Parameter(torch.randn(2, 5)), nn.Parameter(torch.full((2, 5), 0.1))
+def of_bare_parameters():
+    def forward(net, x):
+        h = net.b(net.norm(net.a(x).relu() * net.scale)).relu() @ net.w + net.c
+        noisy = F.linear(h.relu(), net.mu + net.sigma * torch.ones(2, 5))
+        return noisy, h + net.log_std.exp() * torch.randn_like(h)
 
-    def forward(self, x):
-        h = self.b(self.norm(self.a(x).relu() * self.scale)).relu() @ self.w + self.c
-        noisy = F.linear(h.relu(), self.mu + self.sigma * torch.ones(2, 5))
-        return noisy, h + self.log_std.exp() * torch.randn_like(h)
+    return made_of(
+        forward, a=nn.Linear(4, 6), norm=RMSNorm(6), b=nn.Linear(6, 3), scale=ones(6), w=bare(3, 5), c=zeros(5),
+        log_std=nn.Parameter(torch.full((5,), -0.5)), mu=bare(2, 5), sigma=nn.Parameter(torch.full((2, 5), 0.1)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
 def test_a_bare_parameter_is_told_by_its_use(example):
-    structure = read(Bare(), example)
+    structure = read(of_bare_parameters(), example)
     of = [layer for layer in structure.layers if layer.weight_name]
     found = {layer.weight_name: (layer.role, layer.bias_name, layer.transposed) for layer in of}
     assert found == {
@@ -441,7 +398,7 @@ def test_a_bare_parameter_is_told_by_its_use(example):
 
 
 def test_roles_say_what_bare_parameters_are():
-    net = Bare()
+    net = of_bare_parameters()
     structure = read(net, roles={"log_std": "ignore", "m*": "matrix", "sigma": "ignore"})
     assert structure.undecided == ()
     assert "sigma" not in [layer.weight_name for layer in structure.layers]
@@ -449,34 +406,8 @@ def test_roles_say_what_bare_parameters_are():
         read(net, roles={"log_std": "nrom"})
     with pytest.raises(SettingsError, match=r"'log_sdt'.*'log_std'"):
         read(net, roles={"log_sdt": "norm"})
-
-
-class OneByOne(nn.Module):
-    """Stacked matrices [n, in, out], each used by itself, where data does not decide whether they are."""
-
-    def __init__(self, obstacle):
-        super().__init__()
-        self.w, self.head, self.obstacle = nn.Parameter(torch.randn(3, 4, 5)), nn.Linear(5, 2), obstacle
-
-    def forward(self, x):
-        x = self.obstacle(x)
-        return self.head(torch.stack([x @ self.w[i] for i in range(3)]).relu().sum(0))
-
-
-@pytest.mark.parametrize("watched", [False, True])
-def test_stacked_matrices_are_undecided_and_a_method_that_finds_nothing_else_names_them(watched):
-    class Stack(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.randn(3, 4, 6))
-
-        def forward(self, x):
-            return torch.bmm(x.expand(3, -1, -1), self.w)
-
-    example = torch.randn(7, 4) if watched else None
-    assert read(Stack(), example).undecided == ("w",)
-    with pytest.raises(ValueError, match=r"\bw may be.*roles="):
-        make_regularizer("spectral", Stack(), example=example)
+    with pytest.raises(SettingsError, match=r"'w'.*\[3, 4, 6\].*'ignore'"):
+        read(made_of(lambda net, x: torch.bmm(x, net.w), w=bare(3, 4, 6)), roles={"w": "matrix"})
 
 
 def test_without_a_forward_a_log_std_is_nothing_until_it_is_said():

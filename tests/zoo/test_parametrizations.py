@@ -140,7 +140,7 @@ def test_a_projection_of_a_weight_that_is_computed_is_refused(name):
 
 
 @BOTH
-@pytest.mark.parametrize("name", ["spectral", "ewc", "churn", "hare_tortoise"])  # the others': integrations/foreign
+@pytest.mark.parametrize("name", ["spectral", "ewc", "churn", "hare_tortoise"])  # the others': foreign
 def test_other_regularizers_train_a_parametrized_net_and_restart_it(apply_, name):
     def make(seeds):
         net = CNN((1, 4, 4), 3, seeds, batch_norm=True)

@@ -4,7 +4,7 @@ from foreign.adapters import ADAPTERS
 from foreign.agents import AGENTS
 from foreign.attention import ATTENTION
 from foreign.expected import Expected
-from foreign.first import FIRST, HAS_TRANSFORMERS
+from foreign.first import FIRST
 from foreign.graphs import GRAPHS
 from foreign.language import LANGUAGE
 from foreign.oddities import ODDITIES
@@ -24,4 +24,4 @@ FAMILIES: dict[str, dict[str, Expected]] = {
 }
 FOREIGN = {name: expected for family in FAMILIES.values() for name, expected in family.items()}
 
-__all__ = ["FAMILIES", "FOREIGN", "HAS_TRANSFORMERS", "Expected"]
+__all__ = ["FAMILIES", "FOREIGN", "Expected"]

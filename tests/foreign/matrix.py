@@ -47,10 +47,8 @@ class Case:
                 p.data.copy_(torch.randn(p.shape, generator=noise) * 0.3)
         if all(p.dtype == torch.float32 for p in self.net.parameters()):
             try:
-                (
-                    self.net.double(),
-                    values(self.net, widened(self.example)),
-                )  # a graph in a hook's weight cannot be copied
+                self.net.double()
+                values(self.net, widened(self.example))
             except (RuntimeError, TypeError):  # it makes tensors of float32 itself
                 self.net.float()
             else:
@@ -116,6 +114,14 @@ class Cell:
                 for p in module.parameters():
                     p.add_(torch.rand(p.shape, generator=numbers))
         self.first = {name: p.detach().clone() for name, p in self.case.named.items()}
+
+    def project_(self, method: str, *, grow: bool = False, **settings: Any) -> dict[str, Tensor]:
+        """Make a regularizer, grow the parameters if wanted, and project them once; returns what they were before."""
+        regularizer = self.make(method, **settings)
+        regularizer.penalty(self.net)
+        before = self.grow_() if grow else self.first
+        regularizer.project_(self.net, *regularizer.given_lr(1.0))
+        return before
 
     def intervene_(self, name: str, **settings: Any) -> None:
         """A reset of layers, which reads the network as it is at first: once for all of them."""
@@ -187,40 +193,29 @@ class Matrix(NamedTuple):
     """A matrix of a network, wherever it is stored.
 
     Attributes:
-        name: the layer's; of a bare parameter its own, with the number of the part.
+        name: the layer's; of a bare parameter its own.
         trained: the parameters that it is, or is computed from.
         kind: layer, embedding (looked up) or table (added).
     """
 
     name: str
     parameter: str
-    part: int | None
     kind: str
     layout: str
     groups: int
     head: bool
     trained: tuple[str, ...]
 
-    def stored(self, net: nn.Module) -> Tensor:
-        """The tensor that holds it."""
-        owner, _, last = self.parameter.rpartition(".")
-        return getattr(net.get_submodule(owner), last)
-
     def of(self, tensor: Tensor) -> Tensor:
         """A tensor like the stored one, as ``[out, fan_in]``, a view where that can be."""
-        if self.part is not None:
-            tensor = tensor[self.part]
-        if self.layout == "flipped":
-            return tensor.mT
         if self.layout == "transposed":  # [in, out / groups, ...]
             return tensor.unflatten(0, (self.groups, -1)).transpose(1, 2).flatten(0, 1).flatten(1)
-        if self.layout == "table":
-            return tensor.squeeze().flatten(1)
-        return tensor.flatten(1)
+        return tensor.squeeze().flatten(1) if self.layout == "table" else tensor.flatten(1)
 
     def now(self, net: nn.Module) -> Tensor:
         """``[out, fan_in]``."""
-        return self.of(self.stored(net))
+        owner, _, last = self.parameter.rpartition(".")
+        return self.of(getattr(net.get_submodule(owner), last))
 
     def by_group(self, matrix: Tensor) -> Tensor:
         """``[groups, out / groups, fan_in]``."""
@@ -238,28 +233,18 @@ def matrices_of(net: nn.Module, expected: Expected) -> list[Matrix]:
             layer, tensor = layer.lstrip("."), rest.partition(".")[0]
             computed = f"{layer}.{tensor}".lstrip(".")
             if p.requires_grad and tensor == "weight" and not any(m.parameter == computed for m in found):
-                trained = [n for n, q in net.named_parameters() if n.startswith(name.rpartition(".")[0]) and q.ndim]
+                trained = [n for n, q in net.named_parameters() if n.startswith(owner) and q.ndim]
                 groups, head = getattr(modules[layer], "groups", 1), layer in expected.heads
-                found.append(Matrix(layer, computed, None, "layer", "plain", groups, head, (*trained,)))
+                found.append(Matrix(layer, computed, "layer", "plain", groups, head, (*trained,)))
             continue
-        core = [n for n in p.shape if n != 1]
         table = is_in(name, expected.tables)
-        if not p.requires_grad or p.ndim < 2 or is_in(name, others) or (table and len(core) < 2):
+        if not p.requires_grad or p.ndim < 2 or is_in(name, others) or (table and sum(n != 1 for n in p.shape) < 2):
             continue
-        module, layout, parts = modules[owner], "plain", [None]
+        module = modules[owner]
         kind = "embedding" if isinstance(module, nn.Embedding | nn.EmbeddingBag) else "table" if table else "layer"
-        if is_in(name, (*expected.stacks, *expected.stacks_of_rows)):
-            layout, parts = ("flipped" if is_in(name, expected.stacks) else "plain"), [*range(len(p))]
-        elif is_in(name, expected.transposed):
-            layout = "transposed"
-        elif kind == "table":
-            layout = "table"
-        if is_in(name, expected.looked_up):
-            kind = "embedding"
-        for part in parts:
-            bare = name if part is None else f"{name}.{part}"
-            head = any(one in expected.heads for one in (owner, name, bare)) and not isinstance(module, nn.RNNBase)
-            found.append(Matrix(bare, name, part, kind, layout, getattr(module, "groups", 1), head, (name,)))
+        layout = "transposed" if is_in(name, expected.transposed) else "table" if kind == "table" else "plain"
+        head = bool({owner, name} & {*expected.heads}) and not isinstance(module, nn.RNNBase)
+        found.append(Matrix(name, name, kind, layout, getattr(module, "groups", 1), head, (name,)))
     return found
 
 
@@ -329,27 +314,20 @@ def penalized(cell: Cell, regularizer: Regularizer, wanted: Tensor, what: str) -
         assert_close(zero if theirs is None else theirs, zero if mine is None else mine, f"gradient of {name}")
 
 
-def l2(cell: Cell) -> None:
-    regularizer = cell.make("l2", coef=0.5)
-    penalized(cell, regularizer, 0.25 * sum(p.double().square().sum() for p in cell.case.parameters.values()), "l2")
+def of_each(method: str, distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Cell], None]:
+    """A penalty that is half the sum of each parameter's distance from what it was at first."""
+
+    def oracle(cell: Cell) -> None:
+        regularizer = cell.make(method, coef=0.5)
+        cell.grow_()
+        total = sum(distance(p.double(), cell.first[name].double()) for name, p in cell.case.parameters.items())
+        penalized(cell, regularizer, 0.5 * total, method)
+
+    return oracle
 
 
-def l2_init(cell: Cell) -> None:
-    regularizer = cell.make("l2_init", coef=0.5)
-    cell.grow_()
-    total = sum((p.double() - cell.first[n]).square().sum() for n, p in cell.case.parameters.items())
-    penalized(cell, regularizer, 0.25 * total, "l2_init")
-
-
-def wasserstein(cell: Cell) -> None:
-    regularizer = cell.make("wasserstein", coef=0.5)
-    cell.grow_()
-
-    def distance(p: Tensor, first: Tensor) -> Tensor:
-        return (p.double().flatten().sort().values - first.flatten().sort().values).square().mean()
-
-    total = sum(distance(p, cell.first[n]) for n, p in cell.case.parameters.items())
-    penalized(cell, regularizer, 0.5 * total, "wasserstein")
+def sorted_distance(p: Tensor, first: Tensor) -> Tensor:
+    return (p.flatten().sort().values - first.flatten().sort().values).square().mean()
 
 
 def ewc(cell: Cell) -> None:
@@ -443,10 +421,7 @@ def feature_rank(cell: Cell) -> None:
 
 
 def weight_decay(cell: Cell) -> None:
-    regularizer = cell.make("weight_decay", coef=0.25)
-    regularizer.penalty(cell.net)
-    grown = cell.grow_()
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    grown = cell.project_("weight_decay", grow=True, coef=0.25)
     for name, p in cell.case.parameters.items():
         assert_close(p, grown[name] - 0.25 * cell.first[name], name)
     cell.assert_left_alone(cell.case.parameters, grown)
@@ -463,73 +438,50 @@ def hare_tortoise(cell: Cell) -> None:
 
 
 def weight_clipping(cell: Cell) -> None:
-    regularizer = cell.make("weight_clipping", coef=0.3)
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    cell.project_("weight_clipping", coef=0.3)
     wanted = {name: p.clone() for name, p in cell.first.items()}
     for matrix in cell.matrices():
-        view = matrix.of(wanted[matrix.parameter]) if matrix.part is None else wanted[matrix.parameter][matrix.part]
         bound = 0.3 / math.sqrt(matrix.of(wanted[matrix.parameter]).shape[1])
-        (wanted[matrix.parameter] if matrix.part is None else view).clamp_(-bound, bound)
+        wanted[matrix.parameter].clamp_(-bound, bound)
         if bias := cell.bias_of(matrix):
             wanted[bias].clamp_(-bound, bound)
     for name, p in cell.case.named.items():
         assert_close(p, wanted[name], name)
 
 
-def orthogonal(cell: Cell) -> None:
-    regularizer = cell.make("orthogonal", coef=0.01)
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
-    changed = set()
-    for matrix in cell.matrices(heads=False):
-        w = matrix.by_group(matrix.of(cell.first[matrix.parameter]))
-        wanted = w - 0.04 * (w @ w.mT @ w - w)
-        assert_close(matrix.by_group(matrix.now(cell.net)), wanted, matrix.name)
-        changed.add(matrix.parameter)
-    cell.assert_left_alone(changed, cell.first)
+def of_matrices(
+    method: str, wanted: Callable[[Tensor, Tensor], Tensor], heads: bool = False, **settings: Any
+) -> Callable[[Cell], None]:
+    """A projection of each matrix ``[groups, out, in]``: what becomes of it, given what it was at first."""
+
+    def oracle(cell: Cell) -> None:
+        grown = cell.project_(method, grow=True, **settings)
+        changed = assert_projected(cell, wanted, heads, grown)
+        if method == "wrs":
+            for gain in cell.gains("norms"):
+                shift = re.sub(r"weight(\w*)$", r"bias\1", gain)
+                for name in {gain, shift} & {*cell.case.parameters}:
+                    assert_close(cell.net.get_parameter(name), 0.75 * grown[name], name)
+                    changed.add(name)
+        cell.assert_left_alone(changed, grown)
+
+    return oracle
 
 
-def unit_rows(cell: Cell, matrices: Iterable[Matrix], before: dict[str, Tensor]) -> set[str]:
-    """That each row of these matrices has length one and the direction that it had."""
+def assert_projected(
+    cell: Cell, wanted: Callable[[Tensor, Tensor], Tensor], heads: bool, before: dict[str, Tensor]
+) -> set[str]:
     changed = set()
-    for matrix in matrices:
-        w = matrix.of(before[matrix.parameter]).double()
-        norm = w.norm(dim=1, keepdim=True)
-        now = matrix.now(cell.net)
-        assert_close(now, torch.where(norm > 0, w / norm, w), matrix.name)
+    for matrix in cell.matrices(heads=heads):
+        first, w = (matrix.by_group(matrix.of(t[matrix.parameter]).double()) for t in (cell.first, before))
+        assert_close(matrix.by_group(matrix.now(cell.net)), wanted(first, w), matrix.name)
         changed.add(matrix.parameter)
     return changed
 
 
-def wrs(cell: Cell) -> None:
-    regularizer = cell.make("wrs", every_updates=1, norm_decay=0.25)
-    grown = cell.grow_()
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
-    changed = unit_rows(cell, cell.matrices(heads=False), grown)
-    for name in cell.gains("norms"):
-        owner, _, last = name.rpartition(".")
-        shift = cell.expected.shifts.get(name, f"{owner}.{last.replace('weight', 'bias')}".lstrip("."))
-        for one in {name, shift} & {*cell.case.parameters}:
-            assert_close(cell.net.get_parameter(one), 0.75 * grown[one], one)
-            changed.add(one)
-    cell.assert_left_alone(changed, grown)
-
-
-def hypersphere(cell: Cell) -> None:
-    regularizer = cell.make("hypersphere")
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
-    cell.assert_left_alone(unit_rows(cell, cell.matrices(), cell.first), cell.first)
-
-
-def normalize_project(cell: Cell) -> None:
-    regularizer = cell.make("normalize_project")
-    grown = cell.grow_()
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
-    changed = set()
-    for matrix in cell.matrices(heads=False):
-        first, w = (matrix.of(tensors[matrix.parameter]).double() for tensors in (cell.first, grown))
-        assert_close(matrix.now(cell.net), w * (first.norm() / w.norm()), matrix.name)
-        changed.add(matrix.parameter)
-    cell.assert_left_alone(changed, grown)
+def unit_rows(_: Tensor, w: Tensor) -> Tensor:
+    norm = w.norm(dim=-1, keepdim=True)
+    return torch.where(norm > 0, w / norm, w)
 
 
 @torch.no_grad()
@@ -558,7 +510,7 @@ def exact_values(cell: Cell) -> list[Tensor]:
 def swr(cell: Cell) -> None:
     regularizer = cell.make("swr", coef=0.5)
     grown, before = cell.grow_(), exact_values(cell)
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    regularizer.project_(cell.net)
 
     def c(first: Tensor, now: Tensor) -> Tensor:
         norm = now.double().norm()
@@ -614,7 +566,7 @@ class Recycled(NamedTuple):
 def recycled(cell: Cell, before: dict[str, Tensor]) -> Recycled:
     """What makes units is new and not zero; what reads them is zero."""
     weights, norms, biases = {}, {}, {}
-    shifts = {f"{name.rpartition('.')[0]}.bias" for name in cell.gains()} | {*cell.expected.shifts.values()}
+    shifts = {f"{name.rpartition('.')[0]}.bias" for name in cell.gains()}
     for name, p in cell.case.named.items():
         new = p != before[name]
         if name in cell.gains() or name in shifts:
@@ -731,7 +683,7 @@ def fire(cell: Cell) -> None:
         changed.add(matrix.parameter)
         first, now = cell.first[matrix.parameter].double(), cell.net.get_parameter(matrix.parameter)
         bilinear = isinstance(cell.net.get_submodule(matrix.parameter.rpartition(".")[0]), nn.Bilinear)
-        if first.ndim > 2 and matrix.part is None and not bilinear:  # a kernel: each position by itself
+        if first.ndim > 2 and not bilinear:  # a kernel: each position by itself
             split = first.unflatten(0, (matrix.groups, -1)).movedim((1, 2), (-2, -1))
             positions = first[0, 0].numel()
             out, fan_in = split.shape[-2:][:: -1 if matrix.layout == "transposed" else 1]
@@ -751,21 +703,21 @@ def polar(w: Tensor) -> Tensor:
 
 
 ORACLES: dict[str, Callable[[Cell], None]] = {
-    "l2": l2,
-    "l2_init": l2_init,
-    "wasserstein": wasserstein,
+    "l2": of_each("l2", lambda p, _: 0.5 * p.square().sum()),
+    "l2_init": of_each("l2_init", lambda p, first: 0.5 * (p - first).square().sum()),
+    "wasserstein": of_each("wasserstein", sorted_distance),
     "ewc": ewc,
     "weight_decay": weight_decay,
     "hare_tortoise": hare_tortoise,
     "churn": churn,
     "spectral": spectral,
     "weight_clipping": weight_clipping,
-    "hypersphere": hypersphere,
+    "hypersphere": of_matrices("hypersphere", unit_rows, heads=True),
     "fire": fire,
     "parseval": parseval,
-    "orthogonal": orthogonal,
-    "normalize_project": normalize_project,
-    "wrs": wrs,
+    "orthogonal": of_matrices("orthogonal", lambda _, w: w - 0.04 * (w @ w.mT @ w - w), coef=0.01),
+    "normalize_project": of_matrices("normalize_project", lambda first, w: w * (first.norm() / w.norm())),
+    "wrs": of_matrices("wrs", unit_rows, every_updates=1, norm_decay=0.25),
     "head": head,
     "feature_rank": feature_rank,
     "swr": swr,

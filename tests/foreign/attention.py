@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, made_of, vectors
+from foreign.expected import Expected, bare, made_of, mlp, row, rows, vectors
 
 
 def biased_keys(net: nn.Module, x: Tensor) -> Tensor:
@@ -51,10 +51,6 @@ def bottlenecked(net: nn.Module, x: Tensor) -> Tensor:
 # --- several layers, of which a router chooses or blends --------------------------------------------------------------
 
 
-def expert() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
-
-
 def blended(net: nn.Module, x: Tensor) -> Tensor:
     """All experts, blended by a softmax."""
     x = torch.relu(net.first(x))
@@ -99,86 +95,51 @@ class BatchEnsembleLinear(nn.Linear):
         return F.linear(x * self.r.unsqueeze(1), self.weight) * self.s.unsqueeze(1) + self.bias
 
 
-SETS, OBS = lambda: vectors(2, 4, 5), lambda: vectors(4, 5)
+OBS = row(4, 5)
 ATTENTION = {
     "mha_bias_kv": Expected(
-        lambda: made_of(
-            biased_keys, inputs=nn.Linear(5, 8), head=nn.Linear(8, 3),
-            attention=nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True),
-        ),
-        SETS, heads=("head",), vectors=("attention.bias_?",), traced=True,
-    ),
+        lambda: made_of(biased_keys, inputs=nn.Linear(5, 8), head=nn.Linear(8, 3),
+            attention=nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True)),
+        row(2, 4, 5), vectors=("attention.bias_?",)),
     "einsum_heads": Expected(
-        lambda: made_of(
-            einsum_heads, wq=nn.Parameter(torch.randn(6, 2, 4) * 0.3), wk=nn.Parameter(torch.randn(6, 2, 4) * 0.3),
-            wv=nn.Parameter(torch.randn(6, 2, 4) * 0.3), wo=nn.Parameter(torch.randn(2, 4, 6) * 0.3),
-            head=nn.Linear(6, 3),
-        ),
-        lambda: vectors(2, 4, 6), heads=("head",), undecided=("w?",), traced=True,
-    ),
+        lambda: made_of(einsum_heads, wq=bare(6, 2, 4, size=0.3), wk=bare(6, 2, 4, size=0.3),
+            wv=bare(6, 2, 4, size=0.3), wo=bare(2, 4, 6, size=0.3), head=nn.Linear(6, 3)),
+        row(2, 4, 6), undecided=("w?",)),
     "multi_query": Expected(
-        lambda: made_of(
-            multi_query, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 8 + 4 + 4), out=nn.Linear(8, 8), head=nn.Linear(8, 3),
-        ),
-        lambda: vectors(2, 4, 8), heads=("head",), norms=("norm.weight",), traced=True,
-    ),
+        lambda: made_of(multi_query, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 8 + 4 + 4), out=nn.Linear(8, 8),
+            head=nn.Linear(8, 3)),
+        row(2, 4, 8), norms=("norm.weight",)),
     "perceiver": Expected(
-        lambda: made_of(
-            perceiver, latents=nn.Parameter(torch.randn(3, 8) * 0.3), norm=nn.LayerNorm(8), q=nn.Linear(8, 8),
-            k=nn.Linear(5, 8), v=nn.Linear(5, 8), up=nn.Linear(8, 12), down=nn.Linear(12, 8), head=nn.Linear(8, 3),
-        ),
-        lambda: vectors(2, 4, 5), heads=("head",), norms=("norm.weight",), undecided=("latents",), tables=(),
-        traced=True, units=1,
-    ),
+        lambda: made_of(perceiver, latents=bare(3, 8, size=0.3), norm=nn.LayerNorm(8), q=nn.Linear(8, 8),
+            k=nn.Linear(5, 8), v=nn.Linear(5, 8), up=nn.Linear(8, 12), down=nn.Linear(12, 8), head=nn.Linear(8, 3)),
+        row(2, 4, 5), norms=("norm.weight",), undecided=("latents",), tables=(), units=1),
     "pointer": Expected(
-        lambda: made_of(
-            pointer, encoder=nn.GRU(3, 8, batch_first=True), w1=nn.Linear(8, 6), w2=nn.Linear(8, 6),
-            v=nn.Parameter(torch.randn(6) * 0.4),
-        ),
-        lambda: vectors(2, 4, 3), heads=("w1", "w2"), undecided=("v",), traced=True,
-    ),
+        lambda: made_of(pointer, encoder=nn.GRU(3, 8, batch_first=True), w1=nn.Linear(8, 6), w2=nn.Linear(8, 6),
+            v=bare(6, size=0.4)),
+        row(2, 4, 3), heads=("w1", "w2"), undecided=("v",)),
     "codebook": Expected(
-        lambda: made_of(
-            bottlenecked, encoder=nn.Linear(5, 6), decoder=nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5)),
-            codebook=nn.Parameter(torch.randn(4, 6) * 0.4),
-        ),
-        OBS, heads=("decoder.2",), traced=True, units=1,
-    ),
+        lambda: made_of(bottlenecked, encoder=nn.Linear(5, 6), decoder=mlp(6, 8, 5), codebook=bare(4, 6, size=0.4)),
+        OBS, heads=("decoder.2",), units=1),
     "moe_soft": Expected(
-        lambda: made_of(
-            blended, first=nn.Linear(5, 6), router=nn.Linear(6, 3),
-            experts=nn.ModuleList(expert() for _ in range(3)), head=nn.Linear(6, 2),
-        ),
-        OBS, heads=("head",), traced=True, units=4,
-    ),
+        lambda: made_of(blended, first=nn.Linear(5, 6), router=nn.Linear(6, 3),
+            experts=nn.ModuleList(mlp(6, 8, 6) for _ in range(3)), head=nn.Linear(6, 2)),
+        OBS, units=4),
     "moe_switch": Expected(
-        lambda: made_of(
-            switch, first=nn.Linear(5, 6), router=nn.Linear(6, 2), norm=nn.LayerNorm(6),
-            experts=nn.ModuleList(expert() for _ in range(2)), head=nn.Linear(6, 2),
-        ),
-        OBS, heads=("head",), norms=("norm.weight",), units=2,
-    ),
+        lambda: made_of(switch, first=nn.Linear(5, 6), router=nn.Linear(6, 2), norm=nn.LayerNorm(6),
+            experts=nn.ModuleList(mlp(6, 8, 6) for _ in range(2)), head=nn.Linear(6, 2)),
+        OBS, norms=("norm.weight",), units=2, traced=False),
     "mdn": Expected(
-        lambda: made_of(
-            mixture_density, body=nn.Sequential(nn.Linear(5, 8), nn.Tanh()), shares=nn.Linear(8, 3),
-            means=nn.Linear(8, 3), scales=nn.Linear(8, 3),
-        ),
-        lambda: (vectors(4, 5), vectors(4, 1)), heads=("shares", "means", "scales"), traced=True, units=1,
-    ),
+        lambda: made_of(mixture_density, body=nn.Sequential(nn.Linear(5, 8), nn.Tanh()), shares=nn.Linear(8, 3),
+            means=nn.Linear(8, 3), scales=nn.Linear(8, 3)),
+        rows((4, 5), (4, 1)), heads=("shares", "means", "scales"), units=1),
     "multi_task": Expected(
-        lambda: made_of(
-            multi_task, tasks=nn.Embedding(2, 3),
+        lambda: made_of(multi_task, tasks=nn.Embedding(2, 3),
             trunk=nn.Sequential(nn.Linear(5 + 3, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU()),
-            heads=nn.ModuleDict({"reach": nn.Linear(8, 2), "push": nn.Linear(8, 3)}),
-        ),
+            heads=nn.ModuleDict({"reach": nn.Linear(8, 2), "push": nn.Linear(8, 3)})),
         lambda: (vectors(4, 5), torch.tensor([0, 1, 1, 0])), heads=("heads.reach", "heads.push"),
-        tables=("tasks.weight",), traced=True, units=2,
-    ),
+        tables=("tasks.weight",), units=2),
     "batch_ensemble_linear": Expected(
-        lambda: made_of(
-            lambda net, x: net.fc2(F.relu(net.fc1(x.expand(2, *x.shape)))),
-            fc1=BatchEnsembleLinear(5, 8), fc2=BatchEnsembleLinear(8, 3),
-        ),
-        OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"), biases={"fc1.bias": "", "fc2.bias": ""},
-    ),
+        lambda: made_of(lambda net, x: net.fc2(F.relu(net.fc1(x.expand(2, *x.shape)))), fc1=BatchEnsembleLinear(5, 8),
+            fc2=BatchEnsembleLinear(8, 3)),
+        OBS, heads=("fc2",), undecided=("fc?.r", "fc?.s"), biases={"fc1.bias": "", "fc2.bias": ""}, traced=False),
 }  # fmt: skip

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from foreign.expected import Expected, ids, made_of, vectors
+from foreign.expected import Expected, ids, made_of, row
 
 
 def cell_policy(net: nn.Module, obs: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,27 +24,17 @@ def layer_norm_gru(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(h)
 
 
-SERIES = lambda: vectors(2, 3, 5)  # noqa: E731
 RECURRENT = {
     "lstm_cell": Expected(
-        lambda: made_of(
-            cell_policy, encoder=nn.Sequential(nn.Linear(5, 6), nn.ReLU()), cell=nn.LSTMCell(6, 8),
-            policy=nn.Linear(8, 3), value=nn.Linear(8, 1),
-        ),
-        SERIES, heads=("policy", "value"),
-    ),
+        lambda: made_of(cell_policy, encoder=nn.Sequential(nn.Linear(5, 6), nn.ReLU()), cell=nn.LSTMCell(6, 8),
+            policy=nn.Linear(8, 3), value=nn.Linear(8, 1)),
+        row(2, 3, 5), heads=("policy", "value"), traced=False),
     "bilstm": Expected(  # Both directions, two layers, hidden states projected to fewer.
-        lambda: made_of(
-            lambda net, tokens: net.head(net.rnn(net.table(tokens))[0]),
-            table=nn.Embedding(20, 5), head=nn.Linear(8, 3),
-            rnn=nn.LSTM(5, 6, num_layers=2, bidirectional=True, proj_size=4, batch_first=True),
-        ),
-        ids, heads=("head",), tables=("table.weight",), traced=True,
-    ),
+        lambda: made_of(lambda net, tokens: net.head(net.rnn(net.table(tokens))[0]), table=nn.Embedding(20, 5),
+            head=nn.Linear(8, 3), rnn=nn.LSTM(5, 6, num_layers=2, bidirectional=True, proj_size=4, batch_first=True)),
+        ids, tables=("table.weight",)),
     "layernorm_gru": Expected(
-        lambda: made_of(
-            layer_norm_gru, linear=nn.Linear(4 + 6, 18, bias=False), norm=nn.LayerNorm(18), head=nn.Linear(6, 2),
-        ),
-        lambda: vectors(2, 3, 4), heads=("head",), norms=("norm.weight",), traced=True,
-    ),
+        lambda: made_of(layer_norm_gru, linear=nn.Linear(4 + 6, 18, bias=False), norm=nn.LayerNorm(18),
+            head=nn.Linear(6, 2)),
+        row(2, 3, 4), norms=("norm.weight",)),
 }  # fmt: skip

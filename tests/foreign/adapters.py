@@ -1,0 +1,156 @@
+"""Fine-tuning with few parameters: adapters by hand as peft and others build them, on frozen networks."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from foreign.expected import Expected, bare, frozen, ids, made_of, mlp, ones, row, zeros
+
+
+def lora(base: nn.Linear, rank: int = 2) -> nn.Module:
+    """As peft: the frozen layer, factors in dicts by the adapter's name."""
+
+    def forward(net: nn.Module, x: Tensor) -> Tensor:
+        low = net.lora_A["default"](net.lora_dropout["default"](x))
+        return net.base_layer(x) + net.lora_B["default"](low) * 2.0
+
+    low, high = nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
+    nn.init.zeros_(high.weight)
+    parts = {"lora_dropout": nn.Identity(), "lora_A": low, "lora_B": high}
+    dicts = {name: nn.ModuleDict({"default": part}) for name, part in parts.items()}
+    return made_of(forward, base_layer=frozen(base), **dicts)
+
+
+def lora_embedding(net: nn.Module, tokens: Tensor) -> Tensor:
+    """As peft adapts a table: bare factors."""
+    low = F.embedding(tokens, net.lora_embedding_A["default"].T)
+    return net.head(net.base_layer(tokens) + (low @ net.lora_embedding_B["default"].T) * 2.0)
+
+
+def lora_conv(net: nn.Module, x: Tensor) -> Tensor:
+    """As peft adapts a convolution: one of its kernel's size, then a pointwise one."""
+    x = F.relu(net.base_layer(x) + net.lora_B(net.lora_A(x)) * 0.5)
+    return net.head(x.mean((2, 3)))
+
+
+class LoraOfItself(nn.Linear):
+    """As loralib: a linear layer with a forward of its own and bare factors."""
+
+    def __init__(self, n: int, m: int, rank: int = 2) -> None:
+        super().__init__(n, m)
+        self.weight.requires_grad_(False)
+        self.lora_A, self.lora_B = bare(rank, n, size=0.3), zeros(m, rank)
+        self.magnitude = nn.Parameter(self.weight.norm(dim=1).detach()) if isinstance(self, Dora) else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias) + (x @ self.lora_A.T @ self.lora_B.T) * 0.5
+
+
+class Dora(LoraOfItself):
+    """The factors' product is added to the weight before it is used; its rows' lengths are learned."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        merged = self.weight + self.lora_B @ self.lora_A
+        return F.linear(x, merged / merged.norm(dim=1, keepdim=True) * self.magnitude[:, None], self.bias)
+
+
+def ia3(net: nn.Module, x: Tensor) -> Tensor:
+    """Frozen layers; keys, values and hidden units are multiplied by vectors that start at ones."""
+    scores = net.q(x) @ (net.k(x) * net.l_k).transpose(-1, -2)
+    x = x + scores.softmax(-1) @ (net.v(x) * net.l_v)
+    return net.head(net.down(F.relu(net.up(x)) * net.l_ff))
+
+
+def prefix_tuning(net: nn.Module, x: Tensor) -> Tensor:
+    """Trained keys and values in front of those of a frozen layer."""
+    k = torch.cat([net.prefix_k.expand(x.shape[0], -1, -1), net.k(x)], 1)
+    v = torch.cat([net.prefix_v.expand(x.shape[0], -1, -1), net.v(x)], 1)
+    return net.out((net.q(x) @ k.transpose(-1, -2)).softmax(-1) @ v)
+
+
+def prompt_tuning(net: nn.Module, tokens: Tensor) -> Tensor:
+    """Trained tokens in front of embedded ones; a frozen encoder; a trained head."""
+    x = net.embedding(tokens)
+    x = torch.cat([net.prompt.unsqueeze(0).expand(x.shape[0], -1, -1), x], 1)
+    return net.head((x @ x.transpose(-1, -2)).softmax(-1).matmul(F.gelu(net.mix(x))).mean(1))
+
+
+def houlsby(net: nn.Module, x: Tensor) -> Tensor:
+    """Bottlenecks with an activation, added to what frozen layers make."""
+    h = net.fc1(x)
+    h = torch.relu(h + net.up1(net.act(net.down1(h))))
+    h = net.fc2(h)
+    return net.head(h + net.up2(torch.tanh(net.down2(h))))
+
+
+def vera(net: nn.Module, x: Tensor) -> Tensor:
+    """Frozen random factors that all layers share, and trained vectors between them."""
+    x = torch.relu(net.fc1(x) + F.linear(F.linear(x, net.a) * net.d1, net.b) * net.b1)
+    return net.head(torch.relu(net.fc2(x) + F.linear(F.linear(x, net.a) * net.d2, net.b) * net.b2))
+
+
+def side_tuning(net: nn.Module, x: Tensor) -> Tensor:
+    """A frozen network and a small trained one, blended by a learned share."""
+    share = net.alpha.sigmoid()
+    return net.head(share * net.base(x) + (1 - share) * net.side(x))
+
+
+def merged(kind: type[nn.Linear]) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), kind(8, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def bit_fit() -> nn.Module:
+    """All weights are frozen, the biases are trained."""
+    return frozen(mlp(5, 8, 8, 3), "0.weight", "2.weight", "4.weight")
+
+
+OBS = row(4, 5)
+ADAPTERS = {
+    "lora_peft": Expected(  # Two adapted layers and a head that is trained whole (peft's modules_to_save).
+        lambda: made_of(lambda net, x: net.head(F.relu(net.fc2(F.relu(net.fc1(x))))), fc1=lora(nn.Linear(5, 8)),
+            fc2=lora(nn.Linear(8, 8)), head=nn.Linear(8, 3)),
+        OBS, factors=("*lora_*",)),
+    "lora_embedding": Expected(
+        lambda: made_of(lora_embedding, base_layer=frozen(nn.Embedding(20, 8)),
+            lora_embedding_A=nn.ParameterDict({"default": torch.randn(2, 20)}),
+            lora_embedding_B=nn.ParameterDict({"default": torch.zeros(8, 2)}), head=nn.Linear(8, 3)),
+        ids, factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",)),
+    "lora_conv": Expected(
+        lambda: made_of(lora_conv, base_layer=frozen(nn.Conv2d(3, 6, 3, padding=1)),
+            lora_A=nn.Conv2d(3, 2, 3, padding=1, bias=False), lora_B=nn.Conv2d(2, 6, 1, bias=False),
+            head=nn.Linear(6, 3)),
+        row(2, 3, 5, 5), factors=("lora_*",)),
+    "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",)),
+    "dora": Expected(lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude", "2.bias")),
+    "ia3": Expected(
+        lambda: made_of(ia3, q=frozen(nn.Linear(8, 8)), k=frozen(nn.Linear(8, 8)), v=frozen(nn.Linear(8, 8)),
+            up=frozen(nn.Linear(8, 8)), down=frozen(nn.Linear(8, 8)), head=frozen(nn.Linear(8, 8)), l_k=ones(8),
+            l_v=ones(8), l_ff=ones(8)),
+        row(2, 4, 8), gains=("l_*",)),
+    "prefix_tuning": Expected(
+        lambda: made_of(prefix_tuning, q=frozen(nn.Linear(8, 8)), k=frozen(nn.Linear(8, 8)), v=frozen(nn.Linear(8, 8)),
+            out=frozen(nn.Linear(8, 8)), prefix_k=bare(1, 3, 8, size=0.3), prefix_v=bare(1, 3, 8, size=0.3)),
+        row(2, 4, 8), heads=("out",), tables=("prefix_*",)),
+    "prompt_tuning": Expected(
+        lambda: made_of(prompt_tuning, embedding=frozen(nn.Embedding(20, 8)), prompt=bare(3, 8, size=0.3),
+            mix=frozen(nn.Linear(8, 8)), head=nn.Linear(8, 3)),
+        ids, tables=("prompt",)),
+    "houlsby": Expected(
+        lambda: made_of(houlsby, fc1=frozen(nn.Linear(5, 8)), fc2=frozen(nn.Linear(8, 8)), down1=nn.Linear(8, 2),
+            up1=nn.Linear(2, 8), down2=nn.Linear(8, 2), up2=nn.Linear(2, 8), act=nn.ReLU(), head=nn.Linear(8, 3)),
+        OBS, units=2),
+    "bottleneck": Expected(  # A trained layer beside two narrow ones: no adapter, for nothing is frozen.
+        lambda: made_of(lambda net, x: net.head(torch.relu(net.wide(x) + net.up(net.down(x)))), wide=nn.Linear(5, 8),
+            down=nn.Linear(5, 2), up=nn.Linear(2, 8), head=nn.Linear(8, 3)),
+        OBS),
+    "bitfit": Expected(bit_fit, OBS, heads=("4",)),
+    "vera": Expected(
+        lambda: made_of(vera, fc1=frozen(nn.Linear(6, 6)), fc2=frozen(nn.Linear(6, 6)), a=torch.randn(2, 6),
+            b=torch.randn(6, 2), d1=nn.Parameter(torch.full((2,), 0.1)), d2=nn.Parameter(torch.full((2,), 0.1)),
+            b1=zeros(6), b2=zeros(6), head=nn.Linear(6, 3)),
+        row(4, 6), undecided=("d?", "b?")),
+    "side_tuning": Expected(
+        lambda: made_of(side_tuning, base=frozen(mlp(5, 8, 6)), side=mlp(5, 4, 6),
+            alpha=nn.Parameter(torch.tensor(0.3)), head=nn.Linear(6, 3)),
+        OBS, undecided=("alpha",), units=1),
+}  # fmt: skip

@@ -1,0 +1,148 @@
+"""Agents of reinforcement learning as their libraries write them: actors, critics, world models."""
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+from torch.nn import functional as F
+
+from foreign.expected import Expected, bare, made_of, mlp, row, rows, vectors, zeros
+
+
+def spinning_up_actor_critic(net: nn.Module, obs: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
+    """spinningup's MLPActorCritic of PPO: log_std is a parameter of its own."""
+    log_prob = Normal(net.mu_net(obs), net.log_std.exp()).log_prob(act).sum(-1)
+    return log_prob, net.v_net(obs).squeeze(-1)
+
+
+def clean_rl_atari(net: nn.Module, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """CleanRL's ppo_atari: one trunk, two heads."""
+    hidden = net.network(x / 255.0)
+    probs = Categorical(logits=net.actor(hidden))
+    return probs.log_prob(action), probs.entropy(), net.critic(hidden)
+
+
+def clean_rl_actor(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """CleanRL's sac_continuous_action, deterministic."""
+    x = F.relu(net.fc2(F.relu(net.fc1(x))))
+    log_std = -5 + 0.5 * 7 * (torch.tanh(net.fc_logstd(x)) + 1)
+    return torch.tanh(net.fc_mean(x)) * net.action_scale + net.action_bias, log_std
+
+
+def dueling(net: nn.Module, x: Tensor) -> Tensor:
+    x = net.feature(x)
+    advantage = net.advantage(x)
+    return net.value(x) + advantage - advantage.mean(1, keepdim=True)
+
+
+def twin_critic(net: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    """TD3's two critics in one module."""
+    x = torch.cat([obs, action], -1)
+    return net.q1(x), net.q2(x)
+
+
+def dr_q(net: nn.Module, obs: Tensor) -> Tensor:
+    """DrQ-v2's encoder, trunk and policy."""
+    h = net.convnet(obs / 255.0 - 0.5)
+    return torch.tanh(net.policy(net.trunk(h.view(h.shape[0], -1))))
+
+
+def mu_zero(net: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Representation scaled to [0, 1], dynamics, policy, value, reward."""
+
+    def scaled(h: Tensor) -> Tensor:
+        least, most = h.amin(1, keepdim=True), h.amax(1, keepdim=True)
+        return (h - least) / (most - least + 1e-5)
+
+    h = scaled(net.representation(obs))
+    later = scaled(net.dynamics(torch.cat([h, action], 1)))
+    return net.reward(later), net.policy(later), net.value(later)
+
+
+def simba_block() -> nn.Module:
+    return made_of(
+        lambda net, x: x + net.down(F.relu(net.up(net.norm(x)))),
+        norm=nn.LayerNorm(6), up=nn.Linear(6, 12), down=nn.Linear(12, 6),
+    )  # fmt: skip
+
+
+def simba(net: nn.Module, x: Tensor) -> Tensor:
+    """Observations by running statistics, residual blocks behind LayerNorms, a last LayerNorm."""
+    x = (x - net.mean) / (net.var + 1e-8).sqrt()
+    return net.head(net.norm(net.blocks(net.embed(x))))
+
+
+def cross_q(net: nn.Module, obs: Tensor, action: Tensor) -> Tensor:
+    """A critic with BatchNorm before each layer."""
+    h = F.relu(net.fc1(net.bn1(torch.cat([obs, action], 1))))
+    return net.fc3(net.bn3(F.relu(net.fc2(net.bn2(h)))))
+
+
+def option_critic(net: nn.Module, obs: Tensor, option: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Each option's policy is a matrix of a stack, picked by the options that are given."""
+    state = net.features(obs)
+    logits = torch.bmm(state.unsqueeze(1), net.options_w[option]).squeeze(1) + net.options_b[option]
+    return net.q(state), net.terminations(state).sigmoid(), logits.softmax(-1)
+
+
+def q_mix(net: nn.Module, values: Tensor, state: Tensor) -> Tensor:
+    """Agents' values are mixed by weights that layers make of the state."""
+    w1, w2 = net.hyper_w1(state).abs().view(-1, 3, 4), net.hyper_w2(state).abs().view(-1, 4, 1)
+    h = F.elu(torch.bmm(values.unsqueeze(1), w1) + net.hyper_b1(state).unsqueeze(1))
+    return torch.bmm(h, w2).squeeze(1) + net.value(state)
+
+
+OBS, BOTH = row(4, 5), rows((4, 5), (4, 2))
+
+AGENTS = {
+    "spinningup_ppo": Expected(
+        lambda: made_of(spinning_up_actor_critic, log_std=nn.Parameter(-0.5 * torch.ones(2)),
+            mu_net=mlp(5, 8, 8, 2, activation=nn.Tanh), v_net=mlp(5, 8, 8, 1, activation=nn.Tanh)),
+        BOTH, heads=("mu_net.4", "v_net.4"), undecided=("log_std",), units=4),
+    "cleanrl_atari": Expected(
+        lambda: made_of(clean_rl_atari,
+            network=nn.Sequential(nn.Conv2d(3, 4, 4, stride=2), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(),
+                nn.Linear(6 * 9, 8), nn.ReLU()), actor=nn.Linear(8, 3), critic=nn.Linear(8, 1)),
+        lambda: (vectors(2, 3, 12, 12), torch.tensor([0, 2])), heads=("actor", "critic"),
+        classifier=("network.5", "actor", "critic"), units=3, traced=False),
+    "cleanrl_sac_actor": Expected(
+        lambda: made_of(clean_rl_actor, fc1=nn.Linear(5, 8), fc2=nn.Linear(8, 8), fc_mean=nn.Linear(8, 2),
+            fc_logstd=nn.Linear(8, 2), action_scale=torch.tensor([2.0, 0.5]), action_bias=torch.tensor([0.1, 0.2])),
+        OBS, heads=("fc_mean", "fc_logstd"), units=2),
+    "dueling_dqn": Expected(
+        lambda: made_of(dueling, feature=nn.Sequential(nn.Linear(5, 8), nn.ReLU()), value=mlp(8, 6, 1),
+            advantage=mlp(8, 6, 3)),
+        OBS, heads=("value.2", "advantage.2"), units=3),
+    "td3_twin": Expected(
+        lambda: made_of(twin_critic, q1=mlp(7, 8, 8, 1), q2=mlp(7, 8, 8, 1)), BOTH, heads=("q1.4", "q2.4"), units=4),
+    "drq": Expected(
+        lambda: made_of(dr_q,
+            convnet=nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()),
+            trunk=nn.Sequential(nn.Linear(4 * 9, 6), nn.LayerNorm(6), nn.Tanh()), policy=mlp(6, 8, 8, 2)),
+        row(2, 3, 12, 12), heads=("policy.4",), norms=("trunk.1.weight",), units=5,
+        classifier=("trunk.0", "trunk.1", "policy.0", "policy.2", "policy.4")),
+    "rnd": Expected(  # Random network distillation: a predictor of a frozen network's outputs.
+        lambda: made_of(lambda net, x: (net.predictor(x) - net.target(x)).square().mean(-1),
+            target=mlp(5, 8, 4).requires_grad_(False), predictor=mlp(5, 8, 4)),
+        OBS, heads=("target.2", "predictor.2"), units=1),
+    "muzero": Expected(
+        lambda: made_of(mu_zero, representation=mlp(5, 8, 6), dynamics=mlp(9, 8, 6), reward=mlp(6, 4, 1),
+            policy=mlp(6, 4, 3), value=mlp(6, 4, 1)),
+        rows((4, 5), (4, 3)), heads=("reward.2", "policy.2", "value.2"), units=5),
+    "simba": Expected(
+        lambda: made_of(simba, mean=torch.full((5,), 0.2), var=torch.full((5,), 1.5), embed=nn.Linear(5, 6),
+            blocks=nn.Sequential(simba_block(), simba_block()), norm=nn.LayerNorm(6), head=nn.Linear(6, 2)),
+        OBS, norms=("*norm.weight",), tables=(), units=2),
+    "crossq": Expected(
+        lambda: made_of(cross_q, bn1=nn.BatchNorm1d(7), fc1=nn.Linear(7, 8), bn2=nn.BatchNorm1d(8), fc2=nn.Linear(8, 8),
+            bn3=nn.BatchNorm1d(8), fc3=nn.Linear(8, 1)),
+        BOTH, heads=("fc3",), norms=("bn?.weight",)),
+    "option_critic": Expected(
+        lambda: made_of(option_critic, features=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU()),
+            q=nn.Linear(6, 3), terminations=nn.Linear(6, 3), options_w=bare(3, 6, 2, size=0.4), options_b=zeros(3, 2)),
+        lambda: (vectors(4, 5), torch.tensor([0, 2, 1, 1])), heads=("q", "terminations"), undecided=("options_?",),
+        units=1),
+    "qmix": Expected(
+        lambda: made_of(q_mix, hyper_w1=nn.Linear(5, 3 * 4), hyper_b1=nn.Linear(5, 4), hyper_w2=nn.Linear(5, 4),
+            value=mlp(5, 4, 1)),
+        rows((4, 3), (4, 5)), heads=("hyper_w1", "hyper_b1", "hyper_w2", "value.2"), units=1),
+}  # fmt: skip

@@ -1,0 +1,107 @@
+"""Networks on graphs and sets, as torch_geometric and the papers' own code have them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from foreign.expected import Expected, bare, made_of, mlp, row, vectors, zeros
+
+SOURCE, TARGET = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 5], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
+
+
+def nodes() -> tuple[Tensor, Tensor]:
+    return vectors(6, 4), torch.stack([SOURCE, TARGET])
+
+
+def dense() -> tuple[Tensor, Tensor]:
+    a = torch.eye(6)
+    a[TARGET, SOURCE] = 1.0
+    return vectors(6, 4), a / a.sum(1, keepdim=True)
+
+
+def graph_convolution(n: int, m: int) -> nn.Module:
+    """Kipf and Welling's own: a bare matrix [in, out], the bias behind the neighbors' sum."""
+    return made_of(
+        lambda net, x, adj: torch.mm(adj, torch.mm(x, net.weight)) + net.bias,
+        weight=bare(n, m, size=n**-0.5), bias=bare(m, size=0.1),
+    )  # fmt: skip
+
+
+def gcn_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+    """torch_geometric's: a linear layer without a bias, a scatter, the bias."""
+    degree = torch.bincount(edge_index[1], minlength=len(x)).clamp(min=1).to(x)
+    weight = (degree[edge_index[0]] * degree[edge_index[1]]).rsqrt()
+    x = net.lin(x)
+    messages = weight.view(-1, 1) * x.index_select(0, edge_index[0])
+    index = edge_index[1].view(-1, 1).expand_as(messages)
+    return x.new_zeros(x.shape).scatter_add_(0, index, messages) + net.bias
+
+
+def gin_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+    out = torch.zeros_like(x).index_add_(0, edge_index[1], x[edge_index[0]])
+    return net.nn(out + (1 + net.eps) * x)
+
+
+def edge_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+    """Wang et al. (2019): an MLP on both ends, the largest of each node's messages."""
+    here, there = x[edge_index[1]], x[edge_index[0]]
+    messages = net.nn(torch.cat([here, there - here], dim=-1))
+    index = edge_index[1].unsqueeze(-1).expand_as(messages)
+    return messages.new_zeros(len(x), messages.shape[1]).scatter_reduce(0, index, messages, "amax")
+
+
+CONVOLUTIONS = {
+    gcn_conv: lambda n, m: {"lin": nn.Linear(n, m, bias=False), "bias": bare(m, size=0.1)},
+    gin_conv: lambda n, m: {"nn": mlp(n, 8, m), "eps": zeros(1)},
+    edge_conv: lambda n, m: {"nn": mlp(2 * n, 8, m)},
+}
+
+
+def two_of(conv: Callable[..., Tensor]) -> nn.Module:
+    """Two of a kind and a readout."""
+
+    def forward(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = F.relu(net.conv1(x, edge_index))
+        return net.lin(F.relu(net.conv2(x, edge_index)).mean(0, keepdim=True))
+
+    convs = {f"conv{i}": made_of(conv, **CONVOLUTIONS[conv](n, 6)) for i, n in ((1, 4), (2, 6))}
+    return made_of(forward, **convs, lin=nn.Linear(6, 3))
+
+
+def mpnn(net: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+    """Gilmer et al. (2017): messages of node and edge, a recurrent update, a readout."""
+    h = net.embed(x)
+    for _ in range(2):
+        messages = net.message(torch.cat([h[edge_index[0]], edge_attr], -1))
+        h = net.update(torch.zeros_like(h).index_add(0, edge_index[1], messages), h)
+    return net.readout(h.sum(0, keepdim=True))
+
+
+def set_pooling(net: nn.Module, x: Tensor) -> Tensor:
+    """Lee et al. (2019): a learned query looks at the set."""
+    h = net.lin(x).relu()
+    return net.head(net.attention(net.seed.expand(x.shape[0], -1, -1), h, h, need_weights=False)[0][:, 0])
+
+
+GRAPHS = {
+    "gcn": Expected(
+        lambda: made_of(lambda net, x, adj: F.log_softmax(net.gc2(F.relu(net.gc1(x, adj)), adj), dim=1),
+            gc1=graph_convolution(4, 8), gc2=graph_convolution(8, 3)),
+        dense, heads=("gc2.weight",), transposed=("gc?.weight",), biases={"gc1.bias": "", "gc2.bias": ""}),
+    "gcn_conv": Expected(lambda: two_of(gcn_conv), nodes, heads=("lin",), traced=False),
+    "gin": Expected(lambda: two_of(gin_conv), nodes, heads=("lin",), undecided=("*.eps",), units=3),
+    "edge_conv": Expected(lambda: two_of(edge_conv), nodes, heads=("lin",), units=2, traced=False),
+    "mpnn": Expected(
+        lambda: made_of(mpnn, embed=nn.Linear(4, 6), message=mlp(8, 8, 6), update=nn.GRUCell(6, 6),
+            readout=mlp(6, 8, 3)),
+        lambda: (*nodes(), vectors(9, 2)), heads=("readout.2",), tables=(), units=1),
+    "deep_sets": Expected(
+        lambda: made_of(lambda net, x: net.rho(net.phi(x).sum(1)), phi=mlp(4, 8, 6), rho=mlp(6, 8, 3)),
+        row(2, 5, 4), heads=("rho.2",), units=2),
+    "set_pooling": Expected(
+        lambda: made_of(set_pooling, lin=nn.Linear(4, 8), seed=bare(1, 1, 8),
+            attention=nn.MultiheadAttention(8, 2, batch_first=True), head=nn.Linear(8, 3)),
+        row(2, 5, 4), undecided=("seed",)),
+}  # fmt: skip

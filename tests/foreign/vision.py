@@ -1,0 +1,201 @@
+"""Networks for images, signals and volumes, as torchvision, timm and the papers' own code have them."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from foreign.expected import Expected, bare, made_of, mlp, ones, row, vectors, zeros
+
+
+def conv_bn(n: int, m: int, k: int, act: type[nn.Module] | None = nn.ReLU, **how: int) -> nn.Sequential:
+    """Convolution, batch norm and activation, as torchvision's Conv2dNormActivation."""
+    layers = [nn.Conv2d(n, m, k, padding=k // 2, bias=False, **how), nn.BatchNorm2d(m)]
+    return nn.Sequential(*layers, *([] if act is None else [act()]))
+
+
+def basic_block(n: int, m: int, stride: int) -> nn.Module:
+    def forward(net: nn.Module, x: Tensor) -> Tensor:
+        out = net.bn2(net.conv2(net.relu(net.bn1(net.conv1(x)))))
+        return net.relu(out + net.downsample(x))
+
+    return made_of(
+        forward, conv1=nn.Conv2d(n, m, 3, stride, 1, bias=False), bn1=nn.BatchNorm2d(m), relu=nn.ReLU(inplace=True),
+        conv2=nn.Conv2d(m, m, 3, 1, 1, bias=False), bn2=nn.BatchNorm2d(m),
+        downsample=conv_bn(n, m, 1, None, stride=stride) if stride > 1 else nn.Identity(),
+    )  # fmt: skip
+
+
+def res_net(net: nn.Module, x: Tensor) -> Tensor:
+    x = net.layers(net.maxpool(net.relu(net.bn1(net.conv1(x)))))
+    return net.fc(torch.flatten(net.avgpool(x), 1))
+
+
+def se_net(net: nn.Module, x: Tensor) -> Tensor:
+    """Hu et al. (2018), with linear layers."""
+    x = net.conv(x)
+    b, c, _, _ = x.shape
+    return net.fc((x * net.se(x.mean([2, 3])).view(b, c, 1, 1)).mean([2, 3]))
+
+
+def channels_first(n: int) -> nn.Module:
+    """ConvNeXt's own LayerNorm over channels, written out."""
+
+    def forward(net: nn.Module, x: Tensor) -> Tensor:
+        u = x.mean(1, keepdim=True)
+        s = (x - u).pow(2).mean(1, keepdim=True)
+        x = (x - u) / torch.sqrt(s + 1e-6)
+        return net.weight[:, None, None] * x + net.bias[:, None, None]
+
+    return made_of(forward, weight=ones(n), bias=zeros(n))
+
+
+def conv_next_block(net: nn.Module, x: Tensor) -> Tensor:
+    """Its LayerScale starts at 1e-6."""
+    h = net.norm(net.dwconv(x).permute(0, 2, 3, 1))
+    h = net.gamma * net.pwconv2(net.act(net.pwconv1(h)))
+    return x + h.permute(0, 3, 1, 2)
+
+
+class LayerNorm2d(nn.LayerNorm):
+    """As torchvision and timm derive it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.layer_norm(x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
+
+
+def attention(net: nn.Module, x: Tensor) -> Tensor:
+    """timm's, with one matrix for queries, keys and values."""
+    b, n, c = x.shape
+    q, k, v = net.qkv(x).reshape(b, n, 3, 2, c // 2).permute(2, 0, 3, 1, 4).unbind(0)
+    attn = ((q * (c // 2) ** -0.5) @ k.transpose(-2, -1)).softmax(-1)
+    return net.proj((attn @ v).transpose(1, 2).reshape(b, n, c))
+
+
+def block(net: nn.Module, x: Tensor) -> Tensor:
+    x = x + net.attn(net.norm1(x))
+    return x + net.mlp(net.norm2(x))
+
+
+def vi_t(net: nn.Module, x: Tensor) -> Tensor:
+    """A token and positions, as timm's."""
+    x = net.proj(x).flatten(2).transpose(1, 2)
+    x = torch.cat((net.cls_token.expand(x.shape[0], -1, -1), x), dim=1) + net.pos_embed
+    return net.head(net.norm(net.blocks(x))[:, 0])
+
+
+def vae(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The noise is a buffer here."""
+    h = F.relu(net.fc1(x))
+    mu, logvar = net.mu(h), net.logvar(h)
+    z = mu + net.eps * torch.exp(0.5 * logvar)
+    return torch.sigmoid(net.fc4(F.relu(net.fc3(z)))), mu, logvar
+
+
+def vqvae(net: nn.Module, x: Tensor) -> Tensor:
+    """The nearest entries of a codebook, whose gradient is passed straight through."""
+    z = net.encoder(x).permute(0, 2, 3, 1)
+    flat, codes = z.reshape(-1, 4), net.embedding.weight
+    distance = flat.pow(2).sum(1, keepdim=True) + codes.pow(2).sum(1) - 2 * flat @ codes.t()
+    q = net.embedding(distance.argmin(1)).view(z.shape)
+    return net.decoder((z + (q - z).detach()).permute(0, 3, 1, 2))
+
+
+def normed(norm: nn.Module) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, bias=False), norm, nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(), nn.Linear(5, 3),
+    )  # fmt: skip
+
+
+def c3_d(net: nn.Module, x: Tensor) -> Tensor:
+    x = net.pool(F.relu(net.bn(net.conv1(x))))
+    return net.fc(F.relu(net.conv2(x)).mean([2, 3, 4]))
+
+
+def spatial_softmax(net: nn.Module, x: Tensor) -> Tensor:
+    """Levine et al. (2016): the expected position of each feature, with a learned temperature."""
+    h = net.conv2(net.conv1(x).relu()).flatten(2)  # [batch, 5, 16]
+    share = (h / net.temperature).softmax(-1)
+    return net.fc((share * net.x).sum(-1))
+
+
+def image(n: int = 3) -> Tensor:
+    return vectors(2, n, 8, 8)
+
+
+BN = ("*bn?.weight", "*downsample.1.weight")  # torchvision's names
+CONV_BN = ("*.1.weight",)  # of `conv_bn`
+VISION = {
+    "resnet_basic": Expected(
+        lambda: made_of(res_net, conv1=nn.Conv2d(3, 4, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(4),
+            relu=nn.ReLU(True), maxpool=nn.MaxPool2d(3, 2, 1),
+            layers=nn.Sequential(basic_block(4, 4, 1), basic_block(4, 6, 2)), avgpool=nn.AdaptiveAvgPool2d(1),
+            fc=nn.Linear(6, 3)),
+        image, heads=("fc",), norms=BN, units=2),
+    "vgg": Expected(
+        lambda: made_of(lambda net, x: net.classifier(torch.flatten(net.avgpool(net.features(x)), 1)),
+            features=nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(True), nn.Conv2d(4, 6, 3, padding=1),
+                nn.ReLU(True), nn.MaxPool2d(2, 2), nn.Conv2d(6, 5, 3, padding=1), nn.ReLU(True)),
+            avgpool=nn.AdaptiveAvgPool2d((2, 2)),
+            classifier=nn.Sequential(nn.Linear(20, 8), nn.ReLU(True), nn.Dropout(), nn.Linear(8, 3))),
+        image, heads=("classifier.3",), units=4, classifier=("classifier.0", "classifier.3")),
+    "senet": Expected(
+        lambda: made_of(se_net, conv=conv_bn(3, 6, 3),
+            se=nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 6), nn.Sigmoid()), fc=nn.Linear(6, 3)),
+        image, heads=("fc",), norms=("conv.1.weight",), units=1),
+    "convnext": Expected(
+        lambda: made_of(lambda net, x: net.head(net.norm(net.block(net.stem(x)).mean([-2, -1]))),
+            stem=nn.Sequential(nn.Conv2d(3, 4, 2, stride=2), channels_first(4)),
+            block=made_of(conv_next_block, dwconv=nn.Conv2d(4, 4, 3, padding=1, groups=4), norm=nn.LayerNorm(4,
+                eps=1e-6), pwconv1=nn.Linear(4, 8), act=nn.GELU(), pwconv2=nn.Linear(8, 4),
+                gamma=nn.Parameter(1e-6 * torch.ones(4))), norm=nn.LayerNorm(4), head=nn.Linear(4, 3)),
+        image, norms=("stem.1.weight", "*norm.weight"), undecided=("block.gamma",), units=1),
+    "layer_norm_2d": Expected(lambda: normed(LayerNorm2d(4)), image, heads=("7",), norms=("1.weight",), units=1),
+    "vit": Expected(
+        lambda: made_of(vi_t, proj=nn.Conv2d(3, 8, 4, stride=4), cls_token=bare(1, 1, 8, size=0.02),
+            pos_embed=bare(1, 5, 8, size=0.02),
+            blocks=made_of(block, norm1=nn.LayerNorm(8), attn=made_of(attention, qkv=nn.Linear(8, 24), proj=nn.Linear(8,
+                8)), norm2=nn.LayerNorm(8), mlp=mlp(8, 12, 8, activation=nn.GELU)), norm=nn.LayerNorm(8),
+            head=nn.Linear(8, 3)),
+        image, norms=("*norm*.weight",), tables=("pos_embed",), vectors=("cls_token",), units=1),
+    "espcn": Expected(  # Super-resolution: the upscaling shuffles channels into pixels.
+        lambda: made_of(lambda net, x: net.conv3(F.relu(net.shuffle(net.conv2(F.relu(net.conv1(x)))))),
+            conv1=nn.Conv2d(3, 4, 3, padding=1), conv2=nn.Conv2d(4, 16, 3, padding=1), shuffle=nn.PixelShuffle(2),
+            conv3=nn.Conv2d(4, 3, 3, padding=1)),
+        image, heads=("conv3",), units=1),
+    "grouped_transposed": Expected(
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 6, 2, stride=2, groups=2),
+            nn.ReLU(), nn.Conv2d(6, 3, 1)),
+        image, heads=("4",), transposed=("2.weight",), units=1),
+    "dcgan_generator": Expected(
+        lambda: nn.Sequential(nn.ConvTranspose2d(6, 8, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU(True),
+            nn.ConvTranspose2d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(True),
+            nn.ConvTranspose2d(4, 3, 4, 2, 1, bias=False), nn.Tanh()),
+        row(3, 6, 1, 1), heads=("6",), norms=("[14].weight",), transposed=("[036].weight",), units=2),
+    "vae": Expected(
+        lambda: made_of(vae, fc1=nn.Linear(6, 8), mu=nn.Linear(8, 4), logvar=nn.Linear(8, 4), fc3=nn.Linear(4, 8),
+            fc4=nn.Linear(8, 6), eps=torch.randn(4)),
+        row(3, 6), heads=("fc4",), units=2),
+    "vqvae": Expected(
+        lambda: made_of(vqvae, encoder=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1)),
+            embedding=nn.Embedding(5, 4),
+            decoder=nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1))),
+        image, heads=("decoder.2",), undecided=("embedding.weight",), units=2),
+    "group_norm_without_affine": Expected(
+        lambda: normed(nn.GroupNorm(2, 4, affine=False)), image, heads=("7",), units=2, statistics=True),
+    "instance_norm": Expected(
+        lambda: normed(nn.InstanceNorm2d(4, affine=True)), image, heads=("7",), norms=("1.weight",), units=2),
+    "mobilenet_v1": Expected(
+        lambda: nn.Sequential(conv_bn(3, 4, 3), conv_bn(4, 4, 3, groups=4), conv_bn(4, 6, 1), nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(), nn.Linear(6, 3)),
+        image, heads=("5",), norms=("?.1.weight",), units=2),
+    "c3d": Expected(
+        lambda: made_of(c3_d, conv1=nn.Conv3d(1, 4, 3, padding=1), bn=nn.BatchNorm3d(4), pool=nn.MaxPool3d(2),
+            conv2=nn.Conv3d(4, 5, 3, padding=1), fc=nn.Linear(5, 3)),
+        row(2, 1, 4, 4, 4), heads=("fc",), norms=("bn.weight",), units=2),
+    "spatial_softmax": Expected(
+        lambda: made_of(spatial_softmax, conv1=nn.Conv2d(3, 4, 3), conv2=nn.Conv2d(4, 5, 3), temperature=ones(1),
+            x=torch.linspace(-1, 1, 16), fc=nn.Linear(5, 3)),
+        image, heads=("fc",), undecided=("temperature",), units=1),
+}  # fmt: skip
