@@ -5,6 +5,8 @@ numpy, and a command can be interrupted before it has imported anything.
 """
 
 import importlib
+import sys
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,6 +91,17 @@ def which_extra(error: BaseException) -> str:
     module = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
     return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL else ""
 
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Report in one line that a command needs an extra which is not installed."""
+    if extra := which_extra(error):
+        print(f"rl_plasticity: cannot start: {error}{extra}", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+if sys.argv[:1] == ["-m"]:  # python -m rl_plasticity.COMMAND, whose module is imported next
+    sys.excepthook = _end
 
 _COMMANDS = ("compare", "evaluate", "status", "supervised", "train", "watch")
 

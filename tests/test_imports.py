@@ -195,7 +195,7 @@ import io, runpy
 from contextlib import redirect_stderr
 sys.meta_path.insert(0, Nothing())
 for name, code in json.loads(sys.argv[1]).items():
-    status, said, sys.argv[1:], sys.excepthook = 0, io.StringIO(), [], sys.__excepthook__
+    status, said, sys.argv, sys.excepthook = 0, io.StringIO(), ["-m"], sys.__excepthook__
     for module in {*sys.modules}:
         if module.partition(".")[0] == "rl_plasticity":
             del sys.modules[module]
@@ -223,7 +223,7 @@ def test_a_command_and_a_public_name_that_need_the_extra_say_so():
     extra = 'pip install "rl_plasticity[rl]"'
     for name in COMMANDS:
         status, said = ended[name]
-        assert (status, said.count("\n")) == (1, 1), name
+        assert (status, said.count("\n")) == (1, 1), (name, said)
         assert said.startswith("rl_plasticity: ")
         assert said.endswith(f": {extra}\n")
     assert re.search(rf"rl_plasticity.RunFolder .*yaml.*{re.escape(extra)}", ended["name"][1])
