@@ -6,6 +6,7 @@ from typing import Any
 from rl_plasticity.errors import SettingsError, nearest, shown
 
 PAPERS = "went in 0.3: a paper's figure begins and ends a method, python -m papers in a checkout"
+STABLE_BASELINES3 = "went in 0.3: load the agent with Stable-Baselines3, and diagnose its networks from Python"
 PRESETS = "is a preset for each data set since 0.3: preset="
 
 GONE: dict[str, str] = {
@@ -28,19 +29,46 @@ GONE: dict[str, str] = {
     "agent.dropout": "is a setting of agent=later_sac agent.network=dropout_mlp since 0.3",
     "command live": "went in 0.3: python -m rl_plasticity.status results and python -m rl_plasticity.compare results",
     "command reproduce": "is python -m papers since 0.2, in a checkout of the repository",
-    "model.zip": "went in 0.3: load it with Stable-Baselines3, and call diagnose on its networks from Python",
+    "model.zip": STABLE_BASELINES3,
+    "diagnose env": STABLE_BASELINES3,
+    "diagnose algorithm": STABLE_BASELINES3,
     "choose": "went from compare in 0.3: compare every value, then report the best one on seeds of its own",
     "against": "went from compare in 0.3: python -m papers draws the papers' curves, in a checkout",
 }
 # The values with which a setting that went did nothing: saved runs that have them are the runs of today.
-DID_NOTHING: dict[str, Any] = {
-    "logger": "tensorboard",
-    "allow_lost_rows": False,
-    "reg.from_update": 0,
-    "reg.until_update": None,
-    "reg.from_epoch": 0,
-    "reg.until_epoch": None,
+DID_NOTHING: dict[str, tuple[Any, ...]] = {
+    "logger": ("tensorboard", "none"),
+    "allow_lost_rows": (False, True),
+    "reg.from_update": (0,),
+    "reg.until_update": (None,),
+    "reg.from_epoch": (0,),
+    "reg.until_epoch": (None,),
 }
+LATER: dict[str, tuple[Any, ...]] = {
+    "agent.normalize_obs": (None,),
+    "agent.normalize_reward": (False,),
+    "agent.critic": ("mse",),
+    "agent.bins": (101,),
+    "agent.least_return": (-5.0, -10.0),
+    "agent.greatest_return": (5.0, 10.0),
+    "agent.projection": ("c51",),
+    "agent.target_critics": (None,),
+    "agent.target_over": ("min",),
+    "agent.actor_over": ("min",),
+    "agent.actor_every_updates": (1,),
+    "agent.num_steps": (1,),
+    "agent.lr_end": (None,),
+    "agent.lr_decay_updates": ("auto",),
+    "agent.target_sigma": (0.15,),
+    "agent.temperature_loss": ("alpha",),
+}
+RAINBOW: dict[str, tuple[Any, ...]] = {"agent.dueling": (False,), "agent.atoms": (1,)}
+GONE |= dict.fromkeys(LATER, "is a setting of agent=later_sac since 0.3")
+GONE |= dict.fromkeys(RAINBOW, "is a setting of agent=rainbow since 0.3")
+DID_NOTHING |= LATER | RAINBOW | {"agent.dropout": (0.0,)}
+
+# Values that are written in another way since 0.3.
+FORMER: dict[str, Any] = {"agent.log_std=null": "clamp"}
 
 
 def as_gone(setting: str) -> str:
@@ -51,7 +79,7 @@ def as_gone(setting: str) -> str:
 
 def did_nothing(setting: str, value: Any) -> bool:
     """Whether a saved setting is one that went, with the value that did nothing."""
-    return as_gone(setting) in DID_NOTHING and DID_NOTHING[as_gone(setting)] == value
+    return value in DID_NOTHING.get(as_gone(setting), ())
 
 
 def unknown(what: str, name: object, valid: Iterable[str], written: str = "", hint: str = "") -> SettingsError:

@@ -34,7 +34,7 @@ from rl_plasticity.configs.commands import (
     own_settings,
     presets,
 )
-from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
+from rl_plasticity.configs.gone import FORMER, GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, nested, parse
 from rl_plasticity.errors import SettingsError, shown
@@ -66,7 +66,7 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
     for name, value in given.items():
         meant = [name] if name in declared else [d for d in declared if name == _full(d, names)]
         if not meant:
-            raise _unknown(name, declared, names)
+            raise _unknown(kind, name, declared, names)
         if meant[0] in given and meant[0] != name:
             raise SettingsError(f"{meant[0]} is given twice")
         applied |= dict.fromkeys(meant, value)
@@ -107,9 +107,12 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     names = {group: values.pop(f"{group}.name") for group in GROUPS[kind]}
     declared = declared_by(kind, names, values)
     values = {name: value for name, value in values.items() if name in declared or not did_nothing(name, value)}
-    for name in values:
+    for name, value in values.items():
         if name not in declared and name != "preset":
             raise unknown("setting", name, declared, as_gone(name))
+        written = f"{name}={as_written(value)}"
+        if written in FORMER and not declared[name].accepts(value):
+            values[name] = FORMER[written]
     for module in _modules(names, values):
         if module not in plugins.loaded:
             raise SettingsError(f"env {names['env']!r}: no saved settings load the module {module!r}")
@@ -268,18 +271,15 @@ def _made(
     return kind(**as_arguments(plain), **groups)
 
 
-def _unknown(name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
+def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
     """The error about a setting that does not exist."""
-    group, _, last = as_gone(name).rpartition(".")
+    of_command = f"{called(kind)} {name}"
+    written = of_command if of_command in GONE else as_gone(name)
+    group, _, last = written.rpartition(".")
     if "launcher" in (name, group):
         return SettingsError(f"{name} is for a sweep: add -m")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
-    kind = KINDS.get(group)
-    if kind and (others := [f"{group}={choice}" for choice in kind.names if last in kind.settings(choice)]):
-        return SettingsError(
-            f"{name} is a setting of {' and '.join(others)}, not of {group}={as_written(names[group])}"
-        )
-    if as_gone(name) not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
+    if written not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
         return SettingsError(f"{name}: {group}={as_written(names[group])} has no settings")
-    return unknown("setting", name, [*names, *declared, "preset"], as_gone(name))
+    return unknown("setting", name, [*names, *declared, "preset"], written)

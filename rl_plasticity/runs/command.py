@@ -194,7 +194,8 @@ class Command(Generic[S, B]):
             if folder.saved_steps or any(row.step for row in folder.last_rows("metrics.csv")):
                 with _cannot("resume"):
                     saved = checkpoint.load(folder.checkpoints)
-                    if different := "; ".join(_differences(saved["settings"], settings.flat, self.kind)):
+                    then: Any = schema.load_saved(self.kind, saved["settings"])
+                    if different := "; ".join(_differences(then.flat, settings.flat, self.kind)):
                         raise SettingsError(f"config.yaml is not what the checkpoint was made with: {different}")
                     require_as_saved(folder, saved)
             settings, plan, built = self._made(replace(settings, out=str(folder), resume=None))

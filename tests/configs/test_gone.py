@@ -19,6 +19,7 @@ SAID = {
     "reg=all": (Train, ["reg=[all]"]),
     "glob(": (Train, ["reg=glob(s*)"]),
     "${": (Train, ["total_env_steps=${buffer_size}"]),
+    "agent.bins": (Train, ["agent.bins=51"]),
     "preset=spectral": (Supervised, ["preset=spectral"]),
 }
 

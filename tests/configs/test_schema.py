@@ -194,6 +194,8 @@ def test_a_saved_file_may_lack_what_makes_no_other_run_of_it_and_have_what_went_
     assert "bfloat16_from" not in text
     assert "workers" not in text
     text = text.replace("  l2:\n", "  l2:\n    from_update: 0\n") + "logger: tensorboard\n"
+    text = text.replace("  log_std: clamp\n", "  log_std: null\n  critic: mse\n  bins: 101\n")
+    assert "log_std: null" in text
     (tmp_path / "config.yaml").write_text(text)
     assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
 
@@ -204,6 +206,7 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
     for changed, *names in (
         (text + "new: 3\n", "'new'"),
         (text + "logger: wandb\n", "logger went"),
+        (text.replace("  lr: 0.0003\n", "  lr: 0.0003\n  critic: categorical\n"), "agent.critic is", "later_sac"),
         (text.replace("reg:\n  name: none", "reg:\n  name: chain\n  l2:\n    coef: 1"), "reg=chain"),
         (text.replace("seed: 0\n", ""), "'seed'", "missing"),
         (text.replace("seeds: 1\n", "seeds: many\n"), "seeds", "an integer"),
