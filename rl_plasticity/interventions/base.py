@@ -61,7 +61,7 @@ class Change(NamedTuple):
         new: for each parameter that changes, by name, its new value, or a function of the present one.
         forget: the parameters whose optimizer moments become 0: a mask of the entries by name, or None for all.
         reference: a network whose weights become the regularizer's reference for these parameters.
-        units: the number of single hidden units reinitialized, ``[*runs]``.
+        units: the number of single hidden units reinitialized, ``[*runs]``, on the CPU.
         runs: the runs that change, where they are fewer than those asked for.
     """
 
@@ -184,18 +184,13 @@ class Intervention:
         chosen = None if runs is None else torch.as_tensor(runs)
         for part in changed.parts.values():
             chosen = _indices(chosen, part.learner.runs)
-        if not self.counted:
-            self._apply_(changed, chosen)
-            return {}
         before = {
             name: [p.detach().clone() for p in part.learner.net.parameters()] for name, part in changed.parts.items()
         }
         units = self._apply_(changed, chosen) or {}
         total: dict[str, Tensor] = {}
-        for name, part in changed.parts.items():
-            done = _done(part.learner, before[name], chosen)
-            if name in units:
-                done["reset_units"] += units[name].to(done["reset_units"])
+        for name, part in changed.parts.items() if self.counted else ():
+            done = _done(part.learner, before[name], chosen, units.get(name))
             part.learner.count_(done)
             prefix = f"{name}/" if hasattr(target, "learners") else ""
             total |= {prefix + what: number for what, number in done.items()}
@@ -275,15 +270,20 @@ def _target(
 
 
 @torch.no_grad()
-def _done(learner: Learner | PlainNet, before: Sequence[Tensor], runs: Tensor | None) -> dict[str, Tensor]:
+def _done(
+    learner: Learner | PlainNet, before: Sequence[Tensor], runs: Tensor | None, units: Tensor | None
+) -> dict[str, Tensor]:
     """Counts of what an intervention on `runs` changed in the parameters, whose earlier values are `before`."""
     axes, parameters = learner.runs, [*learner.net.parameters()]
-    resets, weights, units = (torch.zeros(axes, dtype=torch.int64) for _ in range(3))
-    resets[... if runs is None else runs.cpu()] = 1
+    resets, weights, in_units = torch.zeros(3, *axes, dtype=torch.int64)
+    chosen = ... if runs is None else runs.cpu()
+    resets[chosen] = 1
+    if units is not None:
+        in_units[chosen] = units[chosen]
     for was, parameter in zip(before, parameters, strict=True):
         weights += (parameter != was).reshape(*axes, -1).sum(-1).cpu()
-    done = {"resets": resets, "reset_weights": weights, "reset_units": units}
-    return {name: number.to(parameters[0].device) for name, number in done.items()} if parameters else done
+    done = {"resets": resets, "reset_weights": weights, "reset_units": in_units}
+    return {name: number.to(next(iter(parameters), number).device) for name, number in done.items()}
 
 
 def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -148,9 +149,7 @@ def reinitialized(net: nn.Module, names: set[str] | None = None) -> nn.Module:
     def missing(name: str, why: str) -> SettingsError:
         return SettingsError(f"{name!r} {why}: pass make=, which returns a new network")
 
-    owners: dict[int, int] = {}
-    for _, parameter in net.named_parameters(remove_duplicate=False):
-        owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    owners = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
     theirs = dict(copied.named_parameters())
     for name, mine in net.named_parameters():
         wanted = mine.requires_grad and (names is None or name in names)

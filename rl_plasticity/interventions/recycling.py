@@ -175,32 +175,27 @@ class SelectiveReinit(Intervention):
             limit = self.factor * flat.mean(-1, keepdim=True)
         else:
             number = math.floor(self.factor * flat.shape[-1] + 1e-9)  # 0.29 * 100 is a little less than 29
-            if not number:
-                return torch.zeros_like(use, dtype=torch.bool)
-            limit = flat.kthvalue(number, dim=-1, keepdim=True).values
+            limit = flat.kthvalue(number, dim=-1, keepdim=True).values if number else torch.tensor(-1.0)
         return (flat <= limit).reshape(use.shape)
 
 
 def _recycled(part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenLayer, Tensor]]) -> Change:
-    """Recycle the hidden units of the chosen runs whose size is at most `threshold` times their layer's mean size."""
+    """Recycle the hidden units whose size is at most `threshold` times their layer's mean size."""
     learner = part.learner
-    found = [(unit, _small(size, threshold, learner.runs, runs)) for unit, size in sizes]
+    found = [(unit, _small(size, threshold)) for unit, size in sizes]
     fresh = part.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
     new = recycled(learner.net, found, lambda _, name: lookup(fresh, name))
     units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
     return Change({n: value for n, (_, value) in new.items()}, {n: where for n, (where, _) in new.items()}, None, units)
 
 
-def _small(size: Tensor, threshold: float, axes: tuple[int, ...], runs: Tensor | None) -> Tensor:
-    """A mask ``[*runs, units]`` of the units in the chosen runs whose share of the mean size is at most `threshold`.
+def _small(size: Tensor, threshold: float) -> Tensor:
+    """A mask ``[*runs, units]`` of the units whose share of the mean size is at most `threshold`.
 
     Where no example reached a layer, as in an expert that gets none of the batch, the size is NaN and no unit is small.
     """
     mean = size.mean(-1, keepdim=True)
-    score = torch.where(mean == 0, torch.zeros_like(size), size / mean)
-    chosen = torch.zeros(axes, dtype=torch.bool, device=size.device)
-    chosen[... if runs is None else runs] = True
-    return (score <= threshold) & chosen.unsqueeze(-1)
+    return torch.where(mean == 0, 0, size / mean) <= threshold
 
 
 def _hidden_units(net: nn.Module, example: Example | None, method: str) -> list[HiddenLayer]:

@@ -142,7 +142,7 @@ class Attached:
                 )
         before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
         after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
-        self._hooks = [*before, *after]
+        self._hooks: list[Any] = [*before, *after]
         self._state: TorchState | None = None  # of the optimizers, once an entry was reinitialized
         self._inputs: Call | None = None  # of the last call
         self._under_way: Call | None = None
@@ -157,8 +157,7 @@ class Attached:
                 self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
         self.steps, self.is_stepping = 0, False
         held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
-        self._waiting: Any = _hooked(held, _Waits(self))  # until the first step
-        self._hooks += _hooked(held[-1:], _PassedBy(self))
+        self._hooks += [p.register_post_accumulate_grad_hook(_Watch(self)) for p in held[-1:]]  # type: ignore[no-untyped-call]
         _ALIVE.add(self)
 
     def __repr__(self) -> str:
@@ -181,17 +180,11 @@ class Attached:
 
     def remove(self) -> None:
         """Detach the regularizer and leave the loop as it was before; may be called twice."""
-        for hook in (*self._hooks, *self._waiting):
+        for hook in self._hooks:
             hook.remove()
         self._additions.clear()
         self._inputs = self._under_way = None
         _ALIVE.discard(self)
-
-    def stop_waiting(self) -> None:
-        """Stop waiting for the first step: one was seen, or the warning that none was has been given."""
-        for hook in self._waiting:
-            hook.remove()
-        self._waiting = []
 
     # --- what the loop's own call of the network calls ------------------------------------------------------------
 
@@ -227,7 +220,6 @@ class Attached:
                 f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's gradient "
                 "cannot be added: call regularizer.penalty and project_ in the loop instead of attach"
             )
-        self.stop_waiting()
         self.steps, self.is_stepping = self.steps + 1, True
         if _skips(optimizer):
             return None
@@ -341,8 +333,12 @@ class _Hook:
         return _Hook, ()
 
 
-class _Waits:
-    """A gradient hook, until the first step, that warns once if the weights change while no optimizer step is seen.
+class _Watch:
+    """A gradient hook of one parameter that warns once if other steps than the handle's change the weights.
+
+    A loop that calls another method than ``step``, or makes a new optimizer for each task, would otherwise leave the
+    regularizer behind without a word. Until the first step some values are compared; after it the parameter's version,
+    which counts changes in place, so that nothing is read from the device.
 
     Args:
         handle: the handle of the regularizer, which then does not act.
@@ -352,58 +348,28 @@ class _Waits:
 
     def __init__(self, handle: Attached) -> None:
         self.handle = weakref.ref(handle)
-        self.known: dict[int, tuple[Tensor, int]] = {}  # some values of each parameter, and how often they changed
-
-    def __call__(self, parameter: Tensor) -> None:
-        handle, now = self.handle(), parameter.detach().reshape(-1)[:64].clone()
-        before, changes = self.known.get(id(parameter), (now, 0))
-        changes += not torch.equal(before, now)
-        self.known[id(parameter)] = now, changes
-        if handle is None or changes < self.CHANGES:
-            return
-        handle.stop_waiting()
-        kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
-        warn(
-            f"{type(handle.regularizer).__name__} does nothing: the weights change, but no step() of {kinds} was "
-            "called. Attach to the optimizer whose step() is called, or call penalty and project_ in the loop"
-        )
-
-
-class _PassedBy:
-    """A gradient hook of one parameter that warns once if other steps than the handle's change the weights.
-
-    A loop that makes a new optimizer for each task would otherwise leave the regularizer behind without a word. The
-    parameter's version counts changes in place, so nothing is read from the device.
-    """
-
-    def __init__(self, handle: Attached) -> None:
-        self.handle = weakref.ref(handle)
-        self.version = self.steps = self.changes = 0
+        self.steps = self.changes = 0
+        self.known: Any = None
 
     def __call__(self, parameter: Tensor) -> None:
         handle = self.handle()
-        if handle is None or not handle.steps:
+        if handle is None:
             return
+        now = parameter._version if handle.steps else tuple(parameter.detach().flatten()[:64].tolist())
         if handle.is_stepping or handle.steps != self.steps:  # in its own step, a closure changes the weights too
             self.changes = 0
         else:
-            self.changes += parameter._version != self.version
-        self.version, self.steps = parameter._version, handle.steps
-        if self.changes != _Waits.CHANGES:
-            return
+            self.changes += self.known not in (now, None)
+        self.known, self.steps = now, handle.steps
         kind = type(handle.regularizer)
-        if any(o is not handle and o.net is handle.net and type(o.regularizer) is kind for o in _ALIVE):
-            return  # attached again
-        kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
-        warn(
-            f"{kind.__name__} does nothing any more: the weights change, but no step() of {kinds}, to which it is "
-            "attached, was called. After making a new optimizer, call handle.remove() and "
-            "attach(handle.regularizer, optimizer, net)"
-        )
-
-
-def _hooked(parameters: Sequence[Tensor], hook: Callable[[Tensor], None]) -> list[Any]:
-    return [p.register_post_accumulate_grad_hook(hook) for p in parameters]  # type: ignore[no-untyped-call]
+        again = any(o is not handle and o.net is handle.net and type(o.regularizer) is kind for o in _ALIVE)
+        if self.changes == self.CHANGES and not again:
+            kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
+            warn(
+                f"{kind.__name__} does nothing{' any more' * bool(handle.steps)}: the weights change, but no step() of "
+                f"{kinds} was called. Attach to the optimizer whose step() is called: handle.remove(), then "
+                "attach(handle.regularizer, optimizer, net); or call penalty and project_ in the loop"
+            )
 
 
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive

@@ -109,9 +109,8 @@ class Regularizer(nn.Module):
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
-        for gone in ("data_penalty", "rebase_", "recapture_", "follow_"):
-            if self._has(gone):
-                getattr(Regularizer, gone)(self)
+        if self._has("data_penalty", "rebase_", "recapture_", "follow_"):
+            self.recapture_()
         # `make_regularizer` sets the structure before it calls the constructor, so that no method has to pass it on.
         structure = structure or self.__dict__.get("structure") or read(net)
         self.structure = structure
@@ -358,10 +357,8 @@ class Regularizer(nn.Module):
         self.register_buffer(_key(kind, parameter), value.detach().clone(), persistent=saved)
 
     def _recall(self, kind: str, parameter: str) -> Tensor:
-        value = self._buffers.get(_key(kind, parameter))
-        if value is None:
-            kinds = sorted({name.partition("/")[0] for name in self._buffers if "/" in name})
-            raise KeyError(f"{type(self).__name__} remembers no {kind!r} of {parameter!r} (kinds: {', '.join(kinds)})")
+        value = self._buffers[_key(kind, parameter)]
+        assert value is not None
         return value
 
     def _remember_rounding(self, net: nn.Module, names: Iterable[str]) -> None:
@@ -507,22 +504,14 @@ class Regularizer(nn.Module):
         for flag in ("looks_at_data", "uses_lr", "uses_loss"):
             setattr(self, flag, any(getattr(part, flag) for part in self.parts))
 
-    def _gone(instead: str) -> Callable[..., None]:  # type: ignore[misc]
-        """A method of earlier versions, which is refused."""
+    def recapture_(self, *_: object, **__: object) -> None:
+        """Refused, as are `rebase_`, `follow_` and `data_penalty`: hooks that earlier versions called."""
+        raise TypeError(
+            f"{type(self).__name__}: recapture_ and rebase_ are capture_from_(net) now, follow_ is project_(net, lr), "
+            "and data_penalty is penalty(net, inputs)"
+        )
 
-        def refuse(self: "Regularizer", *_: Any, **__: Any) -> None:
-            raise TypeError(f"{type(self).__name__}: {instead}")
-
-        return refuse
-
-    data_penalty = _gone("data_penalty is penalty(net, inputs) now")
-    rebase_ = recapture_ = _gone("rebase_ and recapture_ are capture_from_(net) now")
-    follow_ = _gone("follow_ went: the learning rate is passed, project_(net, lr)")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, int | float) and isinstance(self.__dict__.get("_buffers", {}).get(name), Tensor):
-            raise SettingsError(f"{name} is a tensor that keeps its place: change it with {name}.fill_({value})")
-        super().__setattr__(name, value)
+    data_penalty = rebase_ = follow_ = recapture_
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Restore a saved state, to continue training from it.
@@ -530,22 +519,19 @@ class Regularizer(nn.Module):
         Raises:
             RuntimeError: the state belongs to another method or network; nothing has changed then.
         """
-        mine, theirs = self.state_dict().keys(), state_dict.keys()
-        if mine != theirs:
-            wrong = sorted(mine ^ theirs)[0]
+        if wrong := sorted(self.state_dict().keys() ^ state_dict.keys()):
+            where = "the state" if wrong[0] in state_dict else "the regularizer"
             raise RuntimeError(
-                f"the state does not fit this {type(self).__name__}: {wrong!r} is only in "
-                f"{'the state' if wrong in theirs else 'the regularizer'}. The state is from another method or "
-                "network, or was made with other settings (roles=, only=, heads=)"
+                f"the state does not fit this {type(self).__name__}: {wrong[0]!r} is only in {where}. The state is "
+                "from another method or network, or was made with other settings (roles=, only=, heads=)"
             )
         return super().load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in ("coef", "coef_classifier", "norm_decay"):
-            mine, saved = self._buffers.get(name), state_dict.get(f"{prefix}{name}")
-            if mine is not None and isinstance(saved, Tensor) and not torch.equal(mine, saved.to(mine)):
-                before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
-                warn(f"{name} is {before}; the loaded state makes it {after}")
+            mine, saved = self._buffers.get(name), state_dict.get(prefix + name)
+            if mine is not None and saved is not None and not torch.equal(mine, saved.to(mine)):
+                warn(f"{name} is {mine.tolist()}; the loaded state makes it {saved.tolist()}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.prepared = False
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from rl_plasticity.errors import first_line
 from rl_plasticity.structure import Arguments, Example, arguments_of
-from rl_plasticity.structure.layer import SomeRuns, kind_of, lookup, unwrapped
+from rl_plasticity.structure.layer import SomeRuns, lookup, unwrapped
 
 _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
 
@@ -55,17 +55,11 @@ class Inside:
         reading: names of the modules whose first argument is wanted.
 
     Raises:
-        ValueError: the network cannot be copied, or torch's pruning hooks compute its weights.
+        ValueError: the network cannot be copied: hooks compute its weights (use ``prune.remove``), for example.
     """
 
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
         inner = innermost(net)
-        for name, module in inner.named_modules():
-            if kind_of(module) is not None and isinstance(vars(module).get("weight"), Tensor):
-                raise ValueError(
-                    f"{name} computes its weight in a hook, which cannot be copied to read activations: use "
-                    "torch.nn.utils.parametrize, or prune.remove to make pruning permanent"
-                )
         tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
         tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
         try:
@@ -91,7 +85,10 @@ class Inside:
     def _enter(self, module: nn.Module, args: Any) -> None:
         without = self.with_gradient and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if not self.calling or (without and _in_checkpoint()):
-            raise _checkpointed()
+            raise RuntimeError(
+                "a network whose activations are read cannot use activation checkpointing (torch.utils.checkpoint): "
+                "switch it off, or take a method that does not look at features"
+            )
 
     def _returned(self, name: str, module: nn.Module, args: Any, output: Tensor) -> None:
         self.values[name].append(output.clone())  # later operations may work in place
@@ -133,13 +130,6 @@ class Inside:
                     f"{type(inner).__name__} did not call its module {name!r}, whose activations are needed"
                 )
         return values
-
-
-def _checkpointed() -> RuntimeError:
-    return RuntimeError(
-        "a network whose activations are read cannot use activation checkpointing (torch.utils.checkpoint): switch it "
-        "off, or take a method that does not look at features"
-    )
 
 
 def _in_checkpoint() -> bool:

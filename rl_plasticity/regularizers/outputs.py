@@ -169,12 +169,7 @@ class FeatureRank(Regularizer):
         super().__init__(net, coef)
         self.structure.require_heads("feature_rank")
         self.heads = [y for y in self.layers if y.head and (y.is_linear_map or y.kind == COMPUTED)]
-        if not self.heads and (tied := sorted(self.structure.of_heads & self.structure.shared)):
-            raise ValueError(
-                f"feature_rank reads the inputs of output layers, and the only one is tied: it shares {tied[0]!r} with "
-                "another layer. Give it a weight of its own, or use another method"
-            )
-        self._require(self.heads, "trainable output layer")
+        self._require(self.heads, "trainable output layer of its own")
         modules = dict(innermost(net).named_modules())
         for layer in self.heads:
             weights = {y.weight_name for y in self.layers if y.name == layer.name and y.weight_name is not None}

@@ -153,8 +153,8 @@ class SoftWeightRescaling(Regularizer):
         """Relative error of `after` against C `before`; C is 1 ("preserving") or fits best, for each run."""
         k = len(self.runs) if before.shape[: len(self.runs)] == self.runs else 0
         after, before = (t.nan_to_num(0, 0, 0).reshape(*t.shape[:k], -1) for t in (after, before))
-        factor = (after * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
-        rest = after - (before if self.scope == "preserving" else factor * before)
+        best = (after * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
+        rest = after - (1 if self.scope == "preserving" else best) * before
         off = torch.linalg.vector_norm(rest, dim=-1) / torch.linalg.vector_norm(after, dim=-1)
         return float(off.nan_to_num(0).max()) if off.numel() else 0.0
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Annotated
 
 import torch
@@ -220,11 +221,9 @@ class _Recycled:
         modules = dict(innermost(net).named_modules())
         for unit in self.units:
             if unit.activation not in modules:
-                function = unit.activation.removesuffix("()")
-                module = next((name for name in dir(nn) if name.lower() == function), "ReLU")
                 raise ValueError(
-                    f"{method} looks at activations that are modules, and {unit.activation!r} is a function: use the "
-                    f"module nn.{module}() in the network; torch's own layers take activation=nn.{module}()"
+                    f"{method} looks at activations that are modules, and {unit.activation!r} is a function: use a "
+                    "module such as nn.ReLU() in the network; torch's own layers take activation=nn.ReLU()"
                 )
             owner._require_plain([unit.incoming, *unit.outgoing])
         if left := owner.structure.not_among(self.units):
@@ -234,7 +233,7 @@ class _Recycled:
             )
         self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
         self.inside = Inside(net, returning=self.names)
-        self.widths = {unit.incoming.key: self.zeros(unit, net).shape[-1] for unit in self.units}
+        self.widths = {unit.incoming.key: unit.number(net) for unit in self.units}
         self.checked = owner.structure.example is not None
         self.renewed = False  # whether `renew_` has run once
         # Draws depend on run, layer and update; the key of a run comes from its initial weights.
@@ -251,8 +250,7 @@ class _Recycled:
 
     def zeros(self, unit: HiddenLayer, net: nn.Module) -> Tensor:
         """Zeros of shape ``[*runs, units]``."""
-        matrix, _ = _tensors(unit.incoming, net)
-        return torch.zeros(matrix.shape[:-1], dtype=self.owner.coef.dtype, device=matrix.device)
+        return self.owner.coef.new_zeros(*self.owner.runs, unit.number(net))
 
     def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenLayer, Tensor, int]]:
         """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.
@@ -355,11 +353,10 @@ def first_of(score: Tensor) -> Tensor:
 
 def _reach(unit: HiddenLayer, net: nn.Module, units: int) -> Tensor:
     """The mean absolute weight with which the next layers read each unit, ``[*runs, units]``."""
-    total: Tensor | float = 0.0
+    each = []
     for layer in unit.outgoing:
         matrix, _ = _tensors(layer, net)
         # A unit may be read from several columns: behind a flattened feature map, or by a kernel, one per position.
         means = wide(matrix).abs().mean(-2)  # [*runs, columns]
-        total = total + means.reshape(*means.shape[:-1], units, -1).mean(-1)
-    assert isinstance(total, Tensor)
-    return total
+        each.append(means.reshape(*means.shape[:-1], units, -1).mean(-1))
+    return reduce(torch.add, each)
