@@ -81,14 +81,11 @@ class Shares(Generic[M]):
         self.modules: list[M] = [make(runs) for runs in self.slices] if self.cuts else [whole]
         self._common: list[tuple[Tensor, Tensor]] = []
         self._is_warm = False
+        # The best number of updates in one call of `each`, if only the last one's metrics are wanted.
+        self.at_once = AT_ONCE if self.cuts else 1
         self._pool = ThreadPoolExecutor(threads, initializer=prepare) if self.cuts and threads > 1 else None
         for i, cut in enumerate(self.cuts):
             self._join(whole, self.modules[i], cut, is_first=i == 0)
-
-    @property
-    def at_once(self) -> int:
-        """The best number of updates in one call of `each`, if only the last one's metrics are wanted."""
-        return AT_ONCE if self.cuts else 1
 
     def updates(
         self, update: Callable[..., R], compiled: Callable[[Callable[..., R]], Callable[..., R]] | None = None

@@ -531,7 +531,8 @@ class Regularizer(nn.Module):
         for name in ("coef", "coef_classifier", "norm_decay"):
             mine, saved = self._buffers.get(name), state_dict.get(prefix + name)
             if mine is not None and saved is not None and not torch.equal(mine, saved.to(mine)):
-                warn(f"{name} is {mine.tolist()}; the loaded state makes it {saved.tolist()}")
+                before, after = (", ".join(f"{x:g}" for x in t.flatten().tolist()) for t in (mine, saved))
+                warn(f"{name} is {before}; the loaded state makes it {after}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.prepared = False
 

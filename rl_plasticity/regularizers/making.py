@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.plugins import Choices
 from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import Example, Structure, read
 
 
@@ -50,7 +51,8 @@ def make_regularizer(
     regularizer.__dict__["structure"] = structure  # see the base class's constructor
     kind.__init__(regularizer, net, **make.keywords)  # type: ignore[attr-defined]
     regularizer.require_acting()
-    coef = settings.get("coef")
+    declared = settings_of(kind).get("coef")
+    coef = settings.get("coef", declared and declared.default)
     if coef is not None and torch.as_tensor(coef).any() and regularizer.penalizes and not regularizer.coef.any():
         name = type(regularizer).__name__
         raise SettingsError(f"{name} has strength 0 although coef is {coef}: call super().__init__(net, coef) in it")

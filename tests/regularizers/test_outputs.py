@@ -341,8 +341,8 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword():
     [
         (nn.LSTM(5, 5), X, "feature_rank"),
         (Bare(), X, "'out'"),
-        (Tied(True), torch.arange(6), "'table.weight'"),
-        (Tied(False), torch.arange(6), "'table.weight'"),
+        (Tied(True), torch.arange(6), "FeatureRank"),
+        (Tied(False), torch.arange(6), "FeatureRank"),
     ],
 )
 def test_feature_rank_refuses_a_head_that_is_no_linear_module_or_tied(net, example, says):

@@ -234,7 +234,7 @@ MAPS = torch.randn(2, 3, 8, 8)
     ("net", "x", "says"),
     [
         (Functional(), X, "nn.ReLU()"),
-        (TRANSFORMER, torch.randn(3, 5, 4), "activation=nn.GELU()"),
+        (TRANSFORMER, torch.randn(3, 5, 4), "activation=nn.ReLU()"),
         (nn.Sequential(nn.Linear(5, 3)), X, "ContinualBackprop"),
         # The recurrent matrix reads other units; a row, not a column; a norm over more than the units.
         (Recurrent(), torch.randn(4, 3, 5), "ContinualBackprop"),
