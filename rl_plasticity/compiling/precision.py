@@ -27,7 +27,7 @@ def has_bfloat16(device: str) -> bool:
     """Whether the device has units for bfloat16 products: without them, such products take four times as long."""
     if device == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    capabilities: dict[str, Any] = torch.cpu.get_capabilities()
+    capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
