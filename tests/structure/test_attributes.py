@@ -1,43 +1,52 @@
-"""What a module keeps in attributes is after a look at it what it was before."""
+"""What a network holds is after a look at it what it was before: tensors, modes, hooks, attributes, random states."""
 
 import collections
+import copy
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from conftest import nothing_drawn
 from torch import nn
 
 from rl_plasticity import attach, make_intervention, measure
-from rl_plasticity.structure import read
+from rl_plasticity.structure import HiddenLayer, read, recyclable
 
 
 class Stateful(nn.Module):
-    """Counts its calls in attributes of every kind, in place and by replacing them; some of it counts in its output."""
+    """Counts its calls in buffers and in attributes of every kind, in place and by replacing them."""
 
     def __init__(self):
         super().__init__()
         self.one, self.relu, self.two = nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8).eval()
+        self.zero = nn.utils.parametrizations.spectral_norm(nn.Linear(5, 5))
         self.calls, self.mean, self.last = 0, torch.zeros(5), None
         self.history, self.by_name, self.recent = [], {"calls": [0], "sum": torch.zeros(3)}, collections.deque(maxlen=3)
-        self.array, self.kinds = np.zeros(2), set()
+        self.array, self.kinds, self.losses = np.zeros(2), set(), [None]
         self.generator, self.numpy, self.python = torch.Generator(), np.random.default_rng(0), random.Random(0)
         self.register_buffer("replaced", torch.zeros(5))
+        self.register_buffer("counted", torch.zeros(()))
 
     def forward(self, x):
         self.calls += 1
         self.mean.lerp_(x.detach().mean(0), 0.1)
         self.replaced = self.replaced + x.detach().mean(0)
+        self.counted.add_(1)
         self.last = self.late = x.detach()
         self.history.append(x.detach().mean())
+        self.losses[0] = self.one.weight.sum()  # with its graph
         self.by_name["calls"][0] += 1
         self.by_name["sum"].data += 1
         self.by_name["new"] = self.calls
         self.recent.append(self.calls)
         self.array += 1
         self.kinds.add(self.calls)
-        draws = torch.rand(3, generator=self.generator) + float(self.numpy.random()) + self.python.random()
-        return self.two(self.relu(self.one(x - self.mean - self.replaced / self.calls))) + draws
+        own = torch.rand(3, generator=self.generator) + float(self.numpy.random()) + self.python.random()
+        drawn = own + torch.rand(3) + random.random() + np.random.rand()  # noqa: NPY002
+        return self.two(self.relu(self.norm(self.one(self.zero(x) - self.mean - self.replaced / self.calls)))) + drawn
 
 
 def state(net):
@@ -52,30 +61,48 @@ def state(net):
 
 X = torch.randn(6, 5)
 
+
+def units_of(net):
+    chain = HiddenLayer(*(layer for layer in read(net).layers if layer.name == "one"), (), "relu", 0, ())
+    return [chain]
+
+
 LOOKS = {
     "measure": lambda net: measure(net, X),
     "measure with a loss": lambda net: measure(net, X, lambda output: output.square().mean()),
+    "trace": lambda net: read(net),
     "example": lambda net: read(net, (X,)),
-    "redo": lambda net: make_intervention("redo").apply_(net, (), example=X),
+    "check of units": lambda net: recyclable(net, units_of(net), X),
+    "redo": lambda net: make_intervention("redo").apply_(net, (), example=X, make=Stateful),
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*leaves alone")
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("called", [0, 2])
-def test_a_look_at_a_network_leaves_the_state_that_it_keeps_in_attributes(look, called):
+def test_a_look_at_a_network_leaves_it_and_all_random_states_as_they_were(look, called):
     torch.manual_seed(0)
     net = Stateful()
     for _ in range(called):
         net(X)
-    before, tensors = state(net), (net.mean, net.by_name["sum"], net.replaced, net.history)
-    if look == "measure with a loss":  # what draws cannot be differentiated example by example
-        with pytest.raises(ValueError, match="example"):
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
+    before, tensors = state(net), (net.mean, net.by_name["sum"], net.replaced, net.history, net.losses[0])
+    held, modes = copy.deepcopy(net.state_dict()), [module.training for module in net.modules()]
+    with nullcontext() if look == "redo" else nothing_drawn():
+        if look == "measure with a loss":  # what draws cannot be differentiated example by example
+            with pytest.raises(ValueError, match="example"):
+                LOOKS[look](net)
+        else:
             LOOKS[look](net)
-    else:
-        LOOKS[look](net)
     assert state(net) == before
-    after = (net.mean, net.by_name["sum"], net.replaced, net.history)
+    after = (net.mean, net.by_name["sum"], net.replaced, net.history, net.losses[0])
     assert all(a is b for a, b in zip(after, tensors, strict=True))
+    assert [module.training for module in net.modules()] == modes
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+    assert look == "redo" or all(torch.equal(p.grad, torch.ones_like(p)) for p in net.parameters())
+    if look in ("trace", "example", "check of units"):
+        assert all(torch.equal(held[name], value) for name, value in net.state_dict().items())
 
 
 @pytest.mark.parametrize("name", ["churn", "continual_backprop", "self_normalized_resets"])
