@@ -110,7 +110,7 @@ class Regularizer(nn.Module):
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
         if self._has("data_penalty", "rebase_", "recapture_", "follow_"):
-            self.recapture_()
+            Regularizer.recapture_(self)
         # `make_regularizer` sets the structure before it calls the constructor, so that no method has to pass it on.
         structure = structure or self.__dict__.get("structure") or read(net)
         self.structure = structure

@@ -292,15 +292,6 @@ def test_redo_scores_a_channel_by_its_mean_and_zeroes_its_columns_behind_a_flatt
 # --- ReGraMa --------------------------------------------------------------------------------------------------------
 
 
-def test_regrama_scores_a_unit_by_its_mean_absolute_gradient_over_the_layer_s_mean():
-    net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-    with torch.no_grad():
-        net[2].weight.fill_(1.0)
-    net[0].weight.grad = torch.tensor([[-4.0, 0.0], [3.0, -3.0], [4.0, 4.0]])  # means 2, 3, 4; norms 4, 4.2, 5.7
-    make_intervention("regrama", threshold=2 / 3).apply_(net, ())
-    assert net[2].weight.tolist() == [[0.0, 1.0, 1.0]]
-
-
 def test_regrama_recycles_a_unit_that_fires_but_learns_nothing_and_redo_does_not():
     ends = []
     for kind in (ReDo, ReGraMa):

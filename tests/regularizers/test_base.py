@@ -4,10 +4,9 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import CASES, loss_of, plain_mlp, refused
+from conftest import CASES, loss_of, nothing_drawn, plain_mlp, refused
 
 from rl_plasticity import attach
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
@@ -121,8 +120,7 @@ def test_only_what_looks_at_data_is_given_inputs():
 def test_a_method_that_looks_at_data_says_what_to_pass(how):
     net = stacked()
     regularizer = WRAPPED[how](net, partial(make_regularizer, "churn"))
-    with pytest.raises(SettingsError, match=r"penalty\(net, inputs\).*minimize\(loss, inputs\)"):
-        regularizer.penalty(net)
+    refused(lambda: regularizer.penalty(net), "penalty(net, inputs)", "minimize(loss, inputs)")
 
 
 def test_a_penalty_of_weights_leaves_autocast_and_one_of_data_is_computed_as_the_call_was():
@@ -156,11 +154,12 @@ def test_a_look_at_data_leaves_the_network_its_statistics_its_mode_and_no_hooks(
     assert all(m.training and not m._forward_hooks for m in net.modules())
 
 
-@pytest.mark.parametrize("hook", ["data_penalty", "rebase_"])
-def test_a_hook_that_is_no_longer_called_is_refused_not_forgotten(hook):
+@pytest.mark.parametrize("hook", ["data_penalty", "rebase_", "recapture_", "follow_"])
+def test_a_hook_of_earlier_versions_is_refused_where_it_is_called_or_overridden(hook):
     kind = type("Earlier", (Regularizer,), {hook: lambda self, *_: None})
-    with pytest.raises(TypeError, match=f"Earlier: {hook}|Earlier: .* {hook}"):
-        kind(plain_mlp())
+    refused(lambda: kind(plain_mlp()), "Earlier", hook, "capture_from_(net)", "project_(net, lr)", error=TypeError)
+    net = plain_mlp()
+    refused(lambda: getattr(make_regularizer("l2", net), hook)(net), "L2", hook, error=TypeError)
 
 
 # --- a method of one's own --------------------------------------------------------------------------------------------
@@ -195,84 +194,43 @@ def test_the_frame_adds_up_terms_counts_leaves_frozen_parts_alone_and_keeps_what
     net[0].weight.requires_grad_(False)
     torch.testing.assert_close(regularizer.penalty(net), 0.5 * wide[1].square().flatten(1).sum(-1))
     for _ in range(200):
-        regularizer.project_(net, *regularizer.given_lr(1.0))
+        regularizer.project_(net)
     assert torch.equal(net[0].weight.float(), wide[0])
     # Each factor rounds to 1 in bfloat16: 100 of them do not.
     torch.testing.assert_close(net[3].weight.float(), wide[1] * (1 - 2**-12) ** 100, rtol=4e-3, atol=0)
     assert not torch.equal(net[3].weight.float(), wide[1])
 
 
-class Misspelt(Regularizer):
-    def __init__(self, net, coef=1.0):
-        super().__init__(net, coef)
-        self._act_on(net, self.layers)
-
-    def trem(self, layer, net):
-        return layer.matrix(net).square().sum((-2, -1))
-
-
-class Everywhere(Misspelt):
-    def __init__(self, net, coef=1.0):
-        Regularizer.__init__(self, net, coef)
-
-    def term(self, layer, net):
-        return self.trem(layer, net)
-
-
-class Coupled(Misspelt):
-    def term(self, layer, net):
-        return layer.matrix(net).square().sum()
-
-
-@pytest.mark.parametrize(
-    ("kind", "says"), [(Misspelt, "Misspelt.*term, terms, project"), (Everywhere, "Everywhere.*_act_on")]
-)
-def test_a_method_that_would_do_nothing_is_refused_where_it_is_made_or_attached(kind, says, monkeypatch):
-    net = MLP((5, 8, 3), [0, 1], layer_norm=False)
-    monkeypatch.setitem(REGULARIZERS, "mine", kind)
-    with pytest.raises(SettingsError, match=says):
-        make_regularizer("mine", net)
-    with pytest.raises(SettingsError, match=says):
-        attach(kind(net), torch.optim.SGD(net.parameters(), lr=0.1), net)
-
-
-class Strengthless(Misspelt):
-    def __init__(self, net, coef=1e-3):
-        Regularizer.__init__(self, net)  # where coef is forgotten
-        self._act_on(net, self.layers)
-
-    def term(self, layer, net):
-        return self.trem(layer, net)
-
-
-def test_a_term_whose_strength_the_constructor_does_not_pass_on_is_refused(monkeypatch):
-    monkeypatch.setitem(REGULARIZERS, "mine", Strengthless)
-    names = ["Strengthless", "strength 0", "super().__init__(net, coef)"]
-    refused(lambda: make_regularizer("mine", plain_mlp()), *names, "0.001")
-    refused(lambda: make_regularizer("mine", plain_mlp(), coef=0.5), *names, "0.5")
-
-
-def test_a_strength_that_is_given_as_0_is_not_refused(monkeypatch):
-    monkeypatch.setitem(REGULARIZERS, "mine", Strengthless)
-    for name in ("mine", "l2"):
-        net = plain_mlp()
-        assert make_regularizer(name, net, coef=0).penalty(net) == 0
-
-
-def test_a_term_that_is_not_one_number_for_each_run_is_refused_since_it_would_couple_the_runs():
-    net = MLP((5, 8, 3), [0, 1], layer_norm=False)
-    with pytest.raises(SettingsError, match=r"Coupled\.term.*\[2\].*\[\]"):
-        Coupled(net).penalty(net)
-
-
-class KeepNorm(Regularizer):
-    """A method whose norm may slip to be of all runs together."""
-
-    norm = staticmethod(torch.linalg.matrix_norm)
+class Own(Regularizer):
+    """A method of one's own, of every weight matrix."""
 
     def __init__(self, net, coef=1e-3):
         super().__init__(net, coef)
         self._act_on(net, [layer for layer in self.layers if layer.matrix(net) is not None], "weight matrix")
+
+
+class Squares(Own):
+    def term(self, layer, net):
+        return layer.matrix(net).square().sum((-2, -1))
+
+
+class Coupled(Own):
+    def term(self, layer, net):
+        return layer.matrix(net).square().sum()
+
+
+class Everywhere(Squares):
+    def __init__(self, net, coef=1.0):
+        Regularizer.__init__(self, net, coef)  # acts on nothing
+
+
+class Strengthless(Squares):
+    def __init__(self, net, coef=1e-3):
+        super().__init__(net, 0.0)
+
+
+class KeepNorm(Own):
+    norm = staticmethod(torch.linalg.matrix_norm)
 
     def capture(self, layer, net):
         return {"norm": torch.linalg.matrix_norm(layer.matrix(net))}
@@ -285,25 +243,40 @@ class OfAllRuns(KeepNorm):
     norm = staticmethod(torch.linalg.vector_norm)
 
 
-class Returns(Regularizer):
-    def __init__(self, net, coef=1e-3):
-        super().__init__(net, coef)
-        self._act_on(net, [layer for layer in self.layers if layer.matrix(net) is not None], "weight matrix")
-
+class Returns(Own):
     def project(self, layer, net, due):
         return layer.matrix(net) * 0.9
 
 
-def test_a_method_of_ones_own_whose_penalty_mixes_runs_is_refused(monkeypatch):
-    monkeypatch.setitem(REGULARIZERS, "keep_norm", KeepNorm)
-    monkeypatch.setitem(REGULARIZERS, "of_all_runs", OfAllRuns)
-    make_regularizer("keep_norm", stacked())
-    make_regularizer("of_all_runs", plain_mlp())
-    state = torch.get_rng_state()
-    refused(lambda: make_regularizer("of_all_runs", stacked()), "OfAllRuns", "weights of another", "matrix_norm")
-    assert torch.equal(torch.get_rng_state(), state)
+@pytest.mark.parametrize(
+    ("kind", "settings", "names"),
+    [
+        (Own, {}, ["Own", "term, terms, project"]),
+        (Everywhere, {}, ["Everywhere", "_act_on"]),
+        (Strengthless, {}, ["Strengthless", "strength 0", "super().__init__(net, coef)", "0.001"]),
+        (Strengthless, {"coef": 0.5}, ["Strengthless", "0.5"]),
+        (OfAllRuns, {}, ["OfAllRuns", "weights of another", "matrix_norm"]),
+        (Coupled, {}, ["Coupled.term", "[3]", "[]"]),
+    ],
+)
+def test_a_method_of_one_s_own_that_does_nothing_or_mixes_runs_is_refused_where_it_is_made(
+    kind, settings, names, monkeypatch
+):
+    monkeypatch.setitem(REGULARIZERS, "mine", kind)
+    with nothing_drawn():
+        refused(lambda: make_regularizer("mine", stacked(), **settings), *names)
+    net = plain_mlp()
+    if kind in (Own, Everywhere):
+        refused(lambda: attach(kind(net), torch.optim.SGD(net.parameters(), lr=0.1), net), *names)
 
 
-def test_a_projection_of_ones_own_that_returns_a_result_is_refused():
+def test_a_method_of_one_s_own_that_is_right_is_made_and_may_have_strength_0(monkeypatch):
+    monkeypatch.setitem(REGULARIZERS, "mine", KeepNorm)
+    make_regularizer("mine", stacked())
+    monkeypatch.setitem(REGULARIZERS, "mine", Strengthless)
+    assert make_regularizer("mine", plain_mlp(), coef=0).penalty(plain_mlp()) == 0
+
+
+def test_a_projection_of_one_s_own_that_returns_a_result_is_refused():
     net = plain_mlp()
     refused(lambda: Returns(net).project_(net), "Returns.project", "in place")

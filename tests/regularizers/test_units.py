@@ -42,49 +42,6 @@ def update(net, regularizer, x=X):
     return new, changed
 
 
-STEPS = torch.randn(40, 3, 8, generator=torch.Generator().manual_seed(6)).div(5)  # what an optimizer might do
-
-
-def reference(net, xs, rate, maturity, decay):
-    """Continual backpropagation of one hidden layer in plain Python: at which update which unit starts afresh."""
-    (w1, b1), w2 = (net[0].weight.clone(), net[0].bias.clone()), net[2].weight.clone()
-    ages, uses, due, found = [0] * 8, [0.0] * 8, 0.0, []
-    for x, step in zip(xs, STEPS, strict=True):
-        w2 += step
-        h = (x @ w1.T + b1).relu()
-        best = None
-        for j in range(8):
-            ages[j] += 1
-            uses[j] = decay * uses[j] + (1 - decay) * h[:, j].abs().mean().item() * w2[:, j].abs().mean().item()
-            use = uses[j] / (1 - decay ** ages[j])
-            if ages[j] > maturity:
-                due += rate
-                best = min(best or (math.inf, -1), (use, j))
-        chosen = best[1] if best and due >= 1 else None
-        if chosen is not None:
-            due, ages[chosen], uses[chosen] = due - 1, 0, 0.0
-            w1[chosen], b1[chosen], w2[:, chosen] = 0, 1, 0
-        found.append(chosen)
-    return found
-
-
-@torch.no_grad()
-def test_continual_backprop_renews_the_mature_unit_of_least_use_whenever_a_whole_one_is_due():
-    net = two_layers()
-    net[0].bias.fill_(1.0)
-    generator = torch.Generator().manual_seed(4)
-    xs = [torch.randn(6, 5, generator=generator) for _ in range(40)]
-    expected = reference(net, xs, rate=0.03, maturity=4, decay=0.9)
-    assert len({u for u in expected if u is not None}) > 3
-    regularizer = ContinualBackprop(net, coef=0.03, maturity=4, decay=0.9)
-    for x, step, unit in zip(xs, STEPS, expected, strict=True):
-        net[2].weight += step
-        new, _ = update(net, regularizer, x)
-        assert new["0.bias"].nonzero().flatten().tolist() == ([] if unit is None else [unit])
-        if unit is not None:
-            net[0].weight[unit], net[0].bias[unit] = 0, 1  # as in the reference, instead of draws
-
-
 @torch.no_grad()
 def test_a_renewed_unit_has_new_weights_of_the_initial_size_no_bias_and_nothing_reads_it():
     net = plain_mlp()
