@@ -99,14 +99,14 @@ def _items(source: Source, kept: Kept, d: Diagnose) -> list[Item]:
     if d.network not in (None, *source.networks):
         raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
     networks = source.networks if d.network is None else [d.network]
-    known = sorted({*kept.checksums, *(item.step for item in kept.found)})
+    known = sorted({*kept.folder.saved_steps, *(item.step for item in kept.found)})
     steps = [step for step in known if d.checkpoint in (None, step)]
     if not steps:
         hint = nearest(d.checkpoint, map(str, known))
         raise SettingsError(f"no checkpoint of step {d.checkpoint} in {kept.folder.checkpoints}{hint}")
     items = {item for item in kept.found if item.step in steps and item.network in networks}
     for step in steps:
-        data = source.data_at(step, step == steps[-1]) if step in kept.checksums else ()
+        data = source.data_at(step, step == steps[-1]) if step in kept.folder.saved_steps else ()
         items |= {Item(step, one, network) for one in data for network in networks}
     if not items:
         raise SettingsError(f"the checkpoint of step {d.checkpoint} is gone, and {d.network} was not diagnosed there")
@@ -122,7 +122,7 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
         rows = kept.found.get(item, [])
         without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
         more = [row.run for row in rows] != names or (d.remedies and item.step == items[-1].step and without)
-        return more and item.step in kept.checksums
+        return more and item.step in kept.folder.saved_steps
 
     missing = [*filter(is_missing, items)]
     where = "" if d.out else f"; kept in {kept.folder.diagnosis}"

@@ -17,7 +17,8 @@ from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, ReplayBuffer
 from rl_plasticity.configs.commands import Train, planned_updates, restart_every
 from rl_plasticity.envs import Envs
-from rl_plasticity.envs.vector import say_what_is_missing
+from rl_plasticity.envs.control import step_limit
+from rl_plasticity.envs.vector import say_if_endless
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
@@ -161,9 +162,8 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     try:
         envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
         envs.seek(0)
-        with torch.random.fork_rng(devices=[]):
-            for name in s.env.sequence or (s.env.name,):
-                say_what_is_missing(name)
+        for name, task in zip(s.env.sequence or (s.env.name,), envs.vector.get_attr("tasks")[0], strict=True):
+            say_if_endless(name, step_limit(task))
     except gym.error.Error as error:  # for example, the simulator is not installed
         raise ValueError(str(error)) from error
     except FaultyRun as error:

@@ -77,12 +77,12 @@ def test_what_is_made_is_not_made_again_and_what_was_stopped_continues(parent, m
     status = branched(parent, f"out={out}")
     printed = capsys.readouterr()
     assert "1 are made" in printed.err
-    assert [len(RunFolder(out / name).starts) for name in (AS_IT_IS, "head", "l2_init")] == [1, 2, 1]
+    assert [len(RunFolder(out / name).origin()["starts"]) for name in (AS_IT_IS, "head", "l2_init")] == [1, 2, 1]
     for name in (AS_IT_IS, "head", "l2_init"):
         assert (out / name / "metrics.csv").read_bytes() == (made / name / "metrics.csv").read_bytes()
     assert branched(parent, f"out={out}") == status
     assert capsys.readouterr().out == printed.out
-    assert [len(RunFolder(out / name).starts) for name in (AS_IT_IS, "head", "l2_init")] == [1, 2, 1]
+    assert [len(RunFolder(out / name).origin()["starts"]) for name in (AS_IT_IS, "head", "l2_init")] == [1, 2, 1]
 
 
 def test_a_remedy_that_does_not_fit_is_left_out_with_the_reason(parent, tmp_path, monkeypatch, capsys):

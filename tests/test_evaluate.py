@@ -1,6 +1,4 @@
 import csv
-import hashlib
-import io
 import math
 import shutil
 import sys
@@ -193,23 +191,16 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
     damaged = shutil.copytree(pendulum, tmp_path / "damaged")
     for path in (damaged / "checkpoints").iterdir():
         path.write_bytes(b"junk")
-    (path,) = (shutil.copytree(pendulum, tmp_path / "notfinite") / "checkpoints").glob("step_000000060.pt")
-    state = torch.load(io.BytesIO(path.read_bytes()[:-32]), weights_only=True)
-    state["agent"]["actor.net.trunk.0.weight"][1] = math.nan
-    content = io.BytesIO()
-    torch.save(state, content)
-    path.write_bytes(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
     before = sorted(tmp_path.rglob("*"))
     for arguments, said in (
         ([], ["python -m rl_plasticity.evaluate RUN [name=value ...]"]),
         (["widend"], ["widend", "widened"]),
         (["episodes=3"], ["episodes=3", "python -m rl_plasticity.evaluate RUN"]),
         (["empty"], ["empty/config.yaml"]),
-        (["."], [". is no run's folder", "damaged, notfinite"]),  # but holds some
+        (["."], [". is no run's folder", "damaged"]),  # but holds some
         (["supervised"], ["rl_plasticity.train"]),
         (["widened"], ["config.yaml"]),
         (["damaged"], ["step_000000060.pt"]),
-        (["notfinite"], ["env step 60"]),
         (["a" * 300], ["File name too long"]),
         ([pendulum, f"out={'b' * 251}.csv"], ["File name too long"]),
         ([pendulum, "episode=3"], ["'episode'", "'episodes'"]),

@@ -4,14 +4,14 @@ A change depends only on a run's seed and the change's number. So all methods me
 evaluation. Change number 0 leaves the task as it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_plasticity.errors import SettingsError, nearest, shown
+from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.seeds import derive
 
 Kind = Literal[
@@ -32,12 +32,6 @@ CONSTANTS: Mapping[str, Sequence[str]] = {
     "AcrobotEnv": ("LINK_MASS_1", "LINK_MASS_2", "LINK_LENGTH_1", "LINK_COM_POS_1", "LINK_COM_POS_2", "LINK_MOI"),
     "MountainCarEnv": ("gravity", "force"),
     "Continuous_MountainCarEnv": ("power",),
-}
-DERIVED: Mapping[str, Mapping[str, Callable[[Any], float]]] = {  # computed from those, as the class does it
-    "CartPoleEnv": {
-        "total_mass": lambda env: env.masspole + env.masscart,
-        "polemass_length": lambda env: env.masspole * env.length,
-    }
 }
 
 
@@ -126,7 +120,13 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         for one in envs:
             actions_of(one)
             if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
-                raise ValueError(f"tasks in sequence need the same spaces: {_unlike(envs[0], one)}")
+                size = gym.spaces.flatdim
+                has = (
+                    f"{_name(e)} has {size(e.observation_space)} observations of {e.observation_space.dtype} and "
+                    f"{size(e.action_space)} actions"
+                    for e in (envs[0], one)
+                )
+                raise ValueError(f"tasks in sequence need the same spaces: {', and '.join(has)}")
         widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
         self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:
@@ -148,23 +148,26 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
         self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
         factors = np.ones(self.physics[which].constants if self.physics else 0)
-        if number:
-            draw = {kind: np.random.default_rng(derive(self.seed, number, i)) for i, kind in enumerate(KINDS)}
-            if "observation_permutation" in self.changes:
-                self.order = draw["observation_permutation"].permutation(obs)
-            if "channel_permutation" in self.changes and self.image:
-                channels = draw["channel_permutation"].permutation(self.image[0])
-                self.order = self.order.reshape(self.image)[channels].ravel()
-            if "observation_shift" in self.changes:
-                self.offset = self.shift_std * draw["observation_shift"].standard_normal(obs)
-            if "action_permutation" in self.changes:
-                self.act_order = draw["action_permutation"].permutation(act)
-            if "action_flip" in self.changes:
-                discrete = isinstance(actions, gym.spaces.Discrete)
-                self.flipped[draw["action_flip"].permutation(act)[: act if discrete else max(1, act // 2)]] = True
-            if "reward_flip" in self.changes and number % 2:
-                self.sign = -1.0
-            factors = self.dynamics_factor ** draw["dynamics"].uniform(-1, 1, len(factors))
+        for i, kind in enumerate(KINDS):
+            if not number or kind not in self.changes:
+                continue
+            draw = np.random.default_rng(derive(self.seed, number, i))
+            match kind:
+                case "observation_permutation":
+                    self.order = draw.permutation(obs)
+                case "observation_shift":
+                    self.offset = self.shift_std * draw.standard_normal(obs)
+                case "action_permutation":
+                    self.act_order = draw.permutation(act)
+                case "action_flip":
+                    discrete = isinstance(actions, gym.spaces.Discrete)
+                    self.flipped[draw.permutation(act)[: act if discrete else max(1, act // 2)]] = True
+                case "reward_flip":
+                    self.sign = -1.0 if number % 2 else 1.0
+                case "dynamics":
+                    factors = self.dynamics_factor ** draw.uniform(-1, 1, len(factors))
+                case "channel_permutation" if self.image:
+                    self.order = self.order.reshape(self.image)[draw.permutation(self.image[0])].ravel()
         if self.physics:
             self.physics[which].scale(*factors)
 
@@ -229,15 +232,6 @@ def _without_channels(env: gym.Env[Any, Any]) -> Any:
     return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
-def _unlike(*envs: gym.Env[Any, Any]) -> str:
-    """How many observations and actions tasks have; where that is equal, their spaces."""
-    spaces = [(env.observation_space, env.action_space) for env in envs]
-    sizes = [f"{gym.spaces.flatdim(obs)} observations and {gym.spaces.flatdim(act)} actions" for obs, act in spaces]
-    if len({*sizes}) < len(envs):
-        sizes = [f"{shown(obs)} and {shown(act)}" for obs, act in spaces]
-    return ", and ".join(f"{_name(env)} has {size}" for env, size in zip(envs, sizes, strict=True))
-
-
 def _name(env: gym.Env[Any, Any]) -> str:
     return env.spec.id if env.spec else type(env.unwrapped).__name__
 
@@ -257,22 +251,23 @@ def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
     if of is None:
         known = "MuJoCo physics, or one of classic control"
         raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {_name(env)} is neither")
-    return _Attributes(inner, CONSTANTS[of], DERIVED.get(of, {}))
+    return _Attributes(inner, CONSTANTS[of])
 
 
 class _Attributes:
     """The physical constants of a classic control task, which are attributes of the environment."""
 
-    def __init__(self, env: Any, names: Sequence[str], derived: Mapping[str, Callable[[Any], float]]) -> None:
-        self.env, self.derived, self.constants = env, derived, len(names)
+    def __init__(self, env: Any, names: Sequence[str]) -> None:
+        self.env, self.constants = env, len(names)
         self.first = {name: getattr(env, name) for name in names}
 
     def scale(self, *factors: float) -> None:
         """Set the constants to these multiples of their first values."""
         for factor, (name, value) in zip(factors, self.first.items(), strict=True):
             setattr(self.env, name, float(factor * value))
-        for name, computed in self.derived.items():
-            setattr(self.env, name, computed(self.env))
+        if "masspole" in self.first:  # the class computes these two from others
+            self.env.total_mass = self.env.masspole + self.env.masscart
+            self.env.polemass_length = self.env.masspole * self.env.length
 
 
 class _Model:

@@ -197,42 +197,12 @@ def check_name(name: str) -> None:
         known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
     else:
         known, prefix, task = task_names(), "", name
-    if not task:
-        raise SettingsError(f"unknown env {name!r}: expected a name such as cheetah-run, minatar:NAME or gym:NAME")
-    if task not in known and (hint := _hint(name, task)):
-        raise SettingsError(f"unknown env {name!r}{hint}")
-    if task not in known:
-        close = difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]
-        meant = ", ".join(prefix + n for n in close)
-        raise SettingsError(f"unknown env {name!r}; nearest: {meant} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
-
-
-def _hint(name: str, task: str) -> str:
-    """What the user probably meant by an unknown name, if it is more than a misspelling; else empty."""
-    if name.startswith("minatar:"):
-        return ""
-    module = plugins.module_of(name)
-    if module:
-        package = module.partition(".")[0]
-        made_in = {id: _module_of(spec.entry_point) for id, spec in gym.registry.items()}
-        own = [id for id, where in made_in.items() if where.partition(".")[0] == package]
-        others = f"no {task}, but {', '.join(difflib.get_close_matches(task, own, n=5, cutoff=0))}"
-        needed = f"gymnasium.register({task!r}, YourClass, max_episode_steps=1000)"
-        return f": {module} was imported and registers {others if own else 'no environment'}; it needs {needed}"
-    if name.startswith("gym:"):
-        return ""
-    if name.endswith(".py"):
-        return f"; write env=gym:{plugins.as_module(name)}:NAME, with the name that this file registers"
-    if task in GAMES:
-        return f"; did you mean 'minatar:{task}'?"
-    return f"; did you mean 'gym:{name}'?" if ":" in name or name in gym.registry else ""
-
-
-def _module_of(entry_point: Any) -> str:
-    """The module of an entry point: ``my_envs.reach`` for a class in it, or for ``my_envs.reach:Reach``."""
-    if isinstance(entry_point, str):
-        return entry_point.partition(":")[0]
-    return getattr(entry_point, "__module__", "") or ""
+    if task in known:
+        return
+    close = [prefix + n for n in difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]]
+    elsewhere = [f"minatar:{name}"] * (name in GAMES) + [f"gym:{name}"] * (":" in name or name in gym.registry)
+    nearest = ", ".join(close if prefix else elsewhere or close)
+    raise SettingsError(f"unknown env {name!r}; nearest: {nearest} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
 
 
 def make_env(
@@ -281,7 +251,7 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
             made = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
             image = image_of(made.observation_space)
             is_last = image is not None and image[2] < min(image[:2])  # its channels come last
-            return ChannelsFirst(made) if is_last else made
+            return channels_first(made) if is_last else made
         import shimmy  # noqa: F401  registers them
 
         # some tasks (lqr) draw their model when they are made, so that needs a seed too
@@ -289,17 +259,12 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
         return gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)
 
 
-class ChannelsFirst(gym.ObservationWrapper[Any, Any, Any]):
-    """Images ``[height, width, channels]`` as ``[channels, height, width]``."""
-
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
-        super().__init__(env)
-        space: Any = env.observation_space
-        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
-        self.observation_space = gym.spaces.Box(low, high, dtype=space.dtype)
-
-    def observation(self, observation: Any) -> Any:
-        return np.moveaxis(observation, -1, 0)
+def channels_first(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+    """The task with images ``[height, width, channels]`` as ``[channels, height, width]``."""
+    space: Any = env.observation_space
+    low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+    box = gym.spaces.Box(low, high, dtype=space.dtype)
+    return gym.wrappers.TransformObservation(env, lambda image: np.moveaxis(image, -1, 0), box)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import math
 import multiprocessing
-import random
 import signal
 import sys
 import time
@@ -16,13 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
-import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import KINDS, check_changes
-from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env, step_limit
+from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
 from rl_plasticity.errors import FaultyRun, SettingsError, reason
 from rl_plasticity.settings import Setting
 from rl_plasticity.step import Spaces, Step
@@ -30,7 +28,6 @@ from rl_plasticity.step import Spaces, Step
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 START = "spawn"  # a fresh interpreter for each worker: forking a process that runs torch threads can hang
 TO_END = 5.0  # seconds that a worker has to end
-RETURNS = {"reset": "obs, info", "step": "obs, reward, terminated, truncated, info"}
 
 
 class EnvFault(FaultyRun):
@@ -102,7 +99,7 @@ class Envs:
         self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
         every = [*zip(seeds, change_seeds or seeds, strict=True)]
         make = partial(
-            Group,
+            EnvGroup,
             name,
             action_repeat=action_repeat,
             render=dict(render),
@@ -169,7 +166,7 @@ class Envs:
         return np.concatenate(self._answers(timeout=None))
 
     def _ask(self, what: str, *arguments: Any) -> list[Any]:
-        """Call the method of this name of every `Group`."""
+        """Call the method of this name of every `EnvGroup`."""
         self._tell(what, [arguments] * len(self.groups))
         return self._answers(self.timeout)
 
@@ -188,18 +185,10 @@ class Envs:
             if isinstance(error, TimeoutError):
                 why = f"an environment took longer than env.timeout_seconds={timeout:g}"
             else:
-                why = self._dead()
+                codes = [group.exit_code() for group in self.groups if isinstance(group, Worker)]
+                why = f"an environment's process died (exit codes {codes})"
             _kill(self.groups)
             raise EnvFault(why) from error
-
-    def _dead(self) -> str:
-        """A clause that names the processes that died."""
-        dead = "; ".join(
-            f"{'environments' if len(runs) > 1 else 'environment'} {', '.join(map(str, runs))} (exit code {code})"
-            for runs, group in zip(self.runs_of, self.groups, strict=True)
-            if (code := group.exit_code()) is not None
-        )
-        return f"the process of {dead or 'an environment'} died"
 
     def close(self) -> None:
         for group in self.groups:
@@ -208,7 +197,7 @@ class Envs:
             group.close()
 
 
-class Group:
+class EnvGroup:
     """Some of the environments, stepped one after the other; what comes back is ``[its runs, ...]``."""
 
     def __init__(self, name: str, seeds: Sequence[tuple[int, int]], **settings: Any) -> None:
@@ -249,7 +238,7 @@ class Group:
 class Here:
     """A group in this process, which works when the answer is asked for."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: EnvGroup) -> None:
         self.group = group
         self.told: tuple[str, tuple[Any, ...]] = ("", ())
 
@@ -261,10 +250,7 @@ class Here:
         try:
             return getattr(self.group, what)(*arguments)
         except Exception as error:  # whatever the task's author raises
-            raise _raised(what, type(error).__name__, f"{error}{_place(error)}") from error
-
-    def exit_code(self) -> None:
-        return None
+            raise _raised(what, type(error).__name__, _said(error)) from error
 
     def kill(self) -> None:
         pass
@@ -280,7 +266,7 @@ class Worker:
         make: makes the group, there.
     """
 
-    def __init__(self, make: Callable[[], Group]) -> None:
+    def __init__(self, make: Callable[[], EnvGroup]) -> None:
         context: Any = multiprocessing.get_context(START)
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, make, list(plugins.loaded)), daemon=True)
@@ -344,7 +330,7 @@ def _main_module_left_out() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
+def _started(makes: Sequence[Callable[[], EnvGroup]]) -> list[Worker]:
     """A worker for each maker, all with their environments made."""
     workers: list[Worker] = []
     # Signals wait until the workers, which inherit the mask, have been told to ignore them.
@@ -369,39 +355,10 @@ def _started(makes: Sequence[Callable[[], Group]]) -> list[Worker]:
 
 
 @cache  # a sweep asks for each of its settings
-def say_what_is_missing(name: str) -> None:
-    """Print a line for each thing that a Gymnasium environment lacks for training and resuming, once in a process.
-
-    The check resets and steps an environment of its own twice, so no other one's numbers change. The environments of
-    Gymnasium itself and of DeepMind Control lack nothing.
-
-    Raises:
-        ValueError, EnvFault: it cannot be made, reset or stepped.
-    """
-    spec = gym.registry.get(name.rpartition(":")[2]) if name.startswith("gym:") else None
-    if spec is None or str(spec.entry_point).startswith("gymnasium."):
-        return
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002  it may draw from these
-    envs = Envs(name, [0])
-    try:
-        if step_limit(envs.vector.get_attr("env")[0]) == math.inf:
-            print(
-                f"{name} has no time limit: an episode may never end, and then an evaluation does not either; give "
-                "gymnasium.register max_episode_steps=1000, say",
-                file=sys.stderr,
-            )
-        act = np.zeros((1, envs.act_dim), np.float32)
-        first, again = (np.append(envs.seek(0), envs.step(act).next_obs) for _ in range(2))
-        if not np.array_equal(first, again):
-            print(
-                f"{name} begins differently after two resets with the same seed: a run in it cannot be repeated or "
-                "resumed exactly; draw from self.np_random alone",
-                file=sys.stderr,
-            )
-    finally:
-        envs.close()
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        random.setstate(python_state)
+def say_if_endless(name: str, limit: float) -> None:
+    """Print a line, once in a process, about a task without a time limit, whose evaluation may never end."""
+    if limit == math.inf:
+        print(f"{name} has no time limit: give gymnasium.register max_episode_steps=1000, say", file=sys.stderr)
 
 
 def _kill(groups: Sequence[Here | Worker]) -> None:
@@ -409,12 +366,12 @@ def _kill(groups: Sequence[Here | Worker]) -> None:
         group.kill()
 
 
-def _serve(pipe: Connection, make: Callable[[], Group], plugs: Sequence[str]) -> None:
+def _serve(pipe: Connection, make: Callable[[], EnvGroup], plugs: Sequence[str]) -> None:
     """The main loop of a worker: make the group, and call its methods until told to end, or the parent is gone."""
     for number in STOPPING:  # Ctrl-C reaches the whole process group, but only the parent decides when to stop
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    group: Group | None = None
+    group: EnvGroup | None = None
     with suppress(EOFError, ConnectionError):
         while True:
             what, arguments = pipe.recv()
@@ -426,28 +383,16 @@ def _serve(pipe: Connection, make: Callable[[], Group], plugs: Sequence[str]) ->
                     group = make()
                 answer = "", getattr(group, what)(*arguments)
             except Exception as error:
-                answer = type(error).__name__, f"{error}{_place(error)}"
+                answer = type(error).__name__, _said(error)
             pipe.send(answer)
     if group is not None:
         group.vector.close()
 
 
-def _place(error: Exception) -> str:
-    """The place of an error in the environment's own code: `` in Reach.step (mytask.py, line 17)``.
-
-    A wrapper may raise the error when it unpacks what the environment returned. Then the place is the method's first
-    line, with what the method must return. Empty if no environment is involved.
-    """
-    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
-        env, method = frame.f_locals.get("self"), frame.f_code.co_name
-        if isinstance(env, gym.Env) and env.unwrapped is env:
-            return f" in {type(env).__name__}.{method} ({Path(frame.f_code.co_filename).name}, line {line})"
-        if isinstance(env, gym.Env) and method in RETURNS:
-            kind = type(env.unwrapped)
-            code = getattr(kind, method).__code__
-            where = f"{Path(code.co_filename).name}, line {code.co_firstlineno}"
-            return f": {kind.__name__}.{method} ({where}) must return {RETURNS[method]}"
-    return ""
+def _said(error: Exception) -> str:
+    """An error's message, and the line that raised it."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{error} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def _raised(what: str, kind: str, message: str) -> Exception:

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from rl_plasticity import plugins
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import ONCE, Supervised, Train
 from rl_plasticity.configs.written import Given, by_name
@@ -84,8 +83,6 @@ def parent_settings(kind: type[S], folder: RunFolder) -> S:
     Raises:
         SettingsError: there is no such run, its plugs are not loaded, or it holds several settings side by side.
     """
-    if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):
-        raise SettingsError(f"cannot branch {folder}: {plugs}")
     parent = saved_settings(kind, folder)
     if len(variants(parent)) > 1:
         raise SettingsError(f"{folder} holds several settings side by side: train each alone (-m), and branch that run")

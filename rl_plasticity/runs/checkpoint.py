@@ -2,10 +2,8 @@
 
 import hashlib
 import io
-import os
 import sys
 from collections.abc import Mapping
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -76,29 +74,26 @@ class Checkpoints:
         the one before needs are removed, except the checkpoint of step 0.
         """
         self.folder.mkdir(exist_ok=True)  # not its parents: a deleted run's folder is not brought back
-        states, chunks, oldest = dict(more or {}), list[list[int]](), 0
+        states, chunks = dict(more or {}), list[list[int]]()
         for name, part in parts.items():
             if isinstance(part, Table):
-                states[name], chunks, oldest = part.position(), self._append(part), part.added - part.size
+                states[name], chunks = part.position(), self._append(part)
             else:
                 states[name] = part.state_dict()
         path = checkpoint_path(self.folder, step)
-        made_by = {"format": FORMAT, "version": __version__}
-        _write(path, {**states, **made_by, "at": step, "chunks": chunks, "oldest": oldest})
-        first = checkpoint_path(self.folder, 0)
-        needed = {path, self.newest, first, *(checkpoint_path(self.folder, *c) for c in [*self.chunks, *chunks])}
-        again = path == self.newest  # a step that is saved twice: the checkpoint before it stays
+        _write(path, {**states, "format": FORMAT, "version": __version__, "at": step, "chunks": chunks})
+        if path != self.newest:  # of a step that is saved twice, the checkpoint before it stays
+            needed = [(0,), *map(tuple, [*self.chunks, *chunks])]
+            kept = {path, self.newest, *(checkpoint_path(self.folder, *numbers) for numbers in needed)}
+            for old in checkpoint_files(self.folder).values():
+                if old not in kept:
+                    old.unlink()
         self.chunks, self.newest = chunks, path
-        for old in checkpoint_files(self.folder).values():
-            if old not in needed and not again:
-                old.unlink()
         return path
 
     def _append(self, table: Table) -> list[list[int]]:
         oldest = table.added - table.size
         chunks = [chunk for chunk in self.chunks if chunk[1] > oldest]
-        # If somebody deleted a file, its rows and all later ones are written again.
-        chunks = [*takewhile(lambda chunk: checkpoint_path(self.folder, *chunk).is_file(), chunks)]
         first = chunks[-1][1] if chunks else oldest
         if first < table.added:
             chunks.append([first, table.added])
@@ -138,17 +133,6 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[s
     raise SettingsError("; ".join(problems))
 
 
-def checksum(path: Path) -> str:
-    """The checksum at the end of a checkpoint's file.
-
-    Raises:
-        SettingsError: the file cannot be read.
-    """
-    with refused(f"read {path}"), path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - 32))
-        return file.read().hex()
-
-
 def write(folder: Path, state: dict[str, Any]) -> None:
     """Write a state that was loaded whole as the first checkpoint in a new `folder`, with all its rows in one file.
 
@@ -173,17 +157,13 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
 def _read(path: Path) -> dict[str, Any]:
     """Raises SettingsError if the file is missing or damaged, or would run code."""
     try:
-        with path.open("rb") as file:
-            content = file.read()
+        content = path.read_bytes()
         if hashlib.sha256(content[:-32]).digest() != content[-32:]:
             raise ValueError("its checksum is wrong (it is damaged, or of another version)")
-        state: dict[str, Any] = torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True)
+        return dict(torch.load(io.BytesIO(content[:-32]), map_location="cpu", weights_only=True))
     except Exception as error:  # zip, pickle, file and runtime errors alike
         why = getattr(error, "strerror", None) or reason(error)
         raise SettingsError(f"the checkpoint {path} cannot be read: {why}") from error
-    if not isinstance(state, dict):
-        raise SettingsError(f"the checkpoint {path} cannot be read: it holds no state")
-    return state
 
 
 def _plain(value: Any) -> Any:

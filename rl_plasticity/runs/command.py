@@ -13,7 +13,6 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from filelock import FileLock, Timeout
 
-from rl_plasticity import plugins
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Group, called, period
@@ -210,8 +209,6 @@ class Command(Generic[S, B]):
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
         if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
-        if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):  # else metrics could be missing
-            raise SettingsError(f"cannot resume {folder}: {plugs}")
         before = saved_settings(self.kind, folder)
         changed: dict[str, Any] = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
         if changed.get(LENGTH, math.inf) < (length := getattr(before, LENGTH, 0)):

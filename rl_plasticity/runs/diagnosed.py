@@ -1,8 +1,7 @@
 """The diagnoses of a run's networks, and the file in its folder that keeps them, ``diagnosis.json``.
 
 The file holds an object. ``rows`` has one entry for each network of each run at each checkpoint, on some data: the keys
-``step``, ``run``, ``network`` and ``data``, and those of `Report`. ``settings`` are those that decide the numbers, and
-``checkpoints`` has the checksums of the checkpoints by their step.
+``step``, ``run``, ``network`` and ``data``, and those of `Report`. ``settings`` are those that decide the numbers.
 """
 
 import json
@@ -14,7 +13,6 @@ from typing import Any, NamedTuple, Self
 
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.errors import one_line
-from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import read_json, write_text
 from rl_plasticity.runs.folder import RunFolder
 
@@ -63,20 +61,13 @@ class Diagnosis:
         return cls(row["step"], row["run"], row["network"], row["data"], Report.of(row))
 
 
-class _Content(NamedTuple):
-    """The content of the file: rows by rising step, the settings, and the checksums by step."""
+def _content(folder: RunFolder) -> tuple[list[Diagnosis], Mapping[str, Any]]:
+    """The diagnoses by rising step, and the settings with which they were made."""
 
-    rows: list[Diagnosis]
-    settings: Mapping[str, Any]
-    checkpoints: Mapping[str, Any]
+    def parsed(content: Mapping[str, Any]) -> tuple[list[Diagnosis], Mapping[str, Any]]:
+        return sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.step), dict(content["settings"])
 
-
-def _content(folder: RunFolder) -> _Content:
-    def parsed(content: Mapping[str, Any]) -> _Content:
-        rows = sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.step)
-        return _Content(rows, dict(content["settings"]), dict(content["checkpoints"]))
-
-    return read_json(folder.diagnosis, parsed, _Content([], {}, {}))
+    return read_json(folder.diagnosis, parsed, ([], {}))
 
 
 def read(folder: RunFolder) -> list[Diagnosis]:
@@ -85,13 +76,13 @@ def read(folder: RunFolder) -> list[Diagnosis]:
     Raises:
         SettingsError: the file is damaged.
     """
-    return _content(folder).rows
+    return _content(folder)[0]
 
 
 class Kept:
     """The diagnoses that are kept in a run's folder, to take and to add to.
 
-    Those that were made with other settings, or from other checkpoints, are not taken. A line on stderr says so.
+    Those that were made with other settings are not taken. A line on stderr says so.
 
     Args:
         settings: those that decide the numbers.
@@ -103,16 +94,12 @@ class Kept:
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any], writes: bool) -> None:
         self.folder, self.settings, self.writes = folder, settings, writes
-        rows, theirs, known = _content(folder)
-        self.checksums = {step: checkpoint.checksum(path) for step, path in folder.saved_steps.items()}
+        rows, theirs = _content(folder)
         other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
-        changed = [step for step, digest in self.checksums.items() if known.get(str(step), digest) != digest]
-        if rows and (other or changed):
-            made = f"made with {', '.join(other)}" if other else f"of another checkpoint of step {changed[0]}"
+        if rows and other:
             done = "it is replaced" if writes else "it is not used"
-            print(one_line(f"{folder.diagnosis} was {made}: {done}"), file=sys.stderr)
-            rows, known = [], {}
-        self._known = dict(known)
+            print(one_line(f"{folder.diagnosis} was made with {', '.join(other)}: {done}"), file=sys.stderr)
+            rows = []
         self.found: dict[Item, list[Diagnosis]] = {}
         for row in rows:
             self.found.setdefault(row.item, []).append(row)
@@ -120,12 +107,10 @@ class Kept:
     def add(self, item: Item, rows: Sequence[Diagnosis]) -> None:
         """Keep the diagnoses of all runs, in place of earlier ones."""
         self.found[item] = [*rows]
-        if item.step in self.checksums:
-            self._known[str(item.step)] = self.checksums[item.step]
         if not self.writes:
             return
         every = [row.row for of_item in sorted(self.found) for row in self.found[of_item]]
-        content = {"settings": self.settings, "checkpoints": self._known, "rows": every}
+        content = {"settings": self.settings, "rows": every}
         try:
             write_text(self.folder.diagnosis, json.dumps(content, indent=1) + "\n")
         except OSError as error:

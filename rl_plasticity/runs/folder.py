@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -16,9 +16,6 @@ from rl_plasticity.errors import SettingsError, closest, refused
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import read_curves, read_json, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Kind = Literal["train", "supervised"]
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
@@ -110,30 +107,6 @@ class RunFolder(os.PathLike[str]):
             return {RunName.parse(run): of_run for run, of_run in curves.items()}
         except SettingsError as error:
             raise SettingsError(f"{self.metrics_csv} is damaged: {error}") from error
-
-    def frame(self) -> "DataFrame":
-        """All metrics as a tidy pandas ``DataFrame``, ordered by run, metric and step.
-
-        The columns are step, metric, value, seed and one for each setting in which the runs of this folder differ:
-        ``reg.coef``. It holds None or NaN for a run without that setting.
-
-        Raises:
-            SettingsError: as `metrics`, or pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise SettingsError("RunFolder.frame() needs pandas: pip install pandas") from None
-        metrics, columns = self.metrics(), ["step", "metric", "value", "seed"]
-        settings = dict.fromkeys(name for run in metrics for name, _ in run.settings)
-        parts = [
-            pandas.DataFrame({"step": curve.steps, "metric": metric, "value": curve.values, "seed": run.seed}).assign(
-                **{name: [run.values.get(name)] * len(curve.steps) for name in settings}
-            )
-            for run, of_run in metrics.items()
-            for metric, curve in of_run.items()
-        ]
-        return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame(columns=columns)
 
     def timing(self) -> dict[str, Curve]:
         """The rates and durations of the whole process, by name.

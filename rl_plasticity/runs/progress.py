@@ -76,7 +76,7 @@ class Clock:
             self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
         self.bar.leave = False
         self.bar.close()
-        self.bar = self._bar(self.bar.n, "{elapsed}<{remaining}")
+        self.bar = self._bar(int(self.bar.n), "{elapsed}<{remaining}")
 
     @property
     def rate(self) -> float:

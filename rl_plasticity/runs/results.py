@@ -1,12 +1,10 @@
 """The numbers that a run writes into its folder: metrics.csv, timing.csv, TensorBoard events."""
 
-import errno
 import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -98,19 +96,9 @@ class Results:
                 self.boards[label].add_event(Event(wall_time=time.time(), step=step, summary=found))
 
     def flush(self) -> None:
-        """Hand everything to the operating system.
-
-        Raises:
-            OSError: it could not be written, or the files are no longer in their folder.
-        """
+        """Hand everything to the operating system; raises OSError if it cannot be written."""
         for file in self.files.values():
             file.flush()
-            try:
-                there = os.path.samestat(Path(file.name).stat(), os.fstat(file.fileno()))
-            except FileNotFoundError:
-                there = False
-            if not there:  # the checkpoints would go into another folder, or nowhere
-                raise FileNotFoundError(errno.ENOENT, "moved or deleted while the run was writing it", file.name)
 
     def sync(self) -> dict[str, int]:
         """Force everything to the disk; return the sizes of the files, for a checkpoint."""

@@ -18,8 +18,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
-from rl_plasticity.errors import SettingsError, first_line, refused
-from rl_plasticity.paths import exists
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
 from rl_plasticity.runs.machine import device_here, threads_of_torch
@@ -83,7 +82,6 @@ class Trained:
     settings: Train
     plan: Plan
     state: dict[str, Any]
-    plugins: Sequence[str] = ()  # the plugs of the run
 
     @classmethod
     def of(cls, folder: RunFolder, device: str = "auto", step: int | None = None) -> "Trained":
@@ -92,20 +90,15 @@ class Trained:
         Raises:
             SettingsError: there is no run of `rl_plasticity.train`, no such checkpoint, or no such device.
         """
-        try:
-            with refused(f"read {folder}"):
-                s = saved_settings(Train, folder)
-        except SettingsError as error:
-            raise _with_plugs(error, folder.plugins if exists(folder.config) else ()) from None
+        with refused(f"read {folder}"):
+            s = saved_settings(Train, folder)
         here = device_here(device)
-        if device == "auto":
-            here = s.device if here == "cuda" else "cpu"
-        s = replace(s, device=here)
+        s = replace(s, device=s.device if (device, here) == ("auto", "cuda") else here)
         state = checkpoint.load(folder.checkpoints, step, whole=False)
         plan = Plan.of(s)
         if isinstance(s.threads, int):
             torch.set_num_threads(threads_of_torch(s, s.threads, len(plan.seeds)))
-        return cls(s, plan, state, folder.plugins)
+        return cls(s, plan, state)
 
     @property
     def step(self) -> int:
@@ -115,10 +108,7 @@ class Trained:
     def envs(self, runs: Sequence[int], evaluation_seed: int | None = None, **render: Any) -> Envs:
         """The evaluation environments of these runs, at the task of the checkpoint's env step; `render`: see `Envs`."""
         seeds = [self.env_seed(run, evaluation_seed) for run in runs]
-        try:
-            envs = evaluation_envs(self.settings, seeds, [self.plan.seeds[run] for run in runs], **render)
-        except SettingsError as error:
-            raise _with_plugs(error, self.plugins) from error
+        envs = evaluation_envs(self.settings, seeds, [self.plan.seeds[run] for run in runs], **render)
         envs.change = task_of(self.settings, self.step)
         return envs
 
@@ -133,10 +123,7 @@ class Trained:
         try:
             agent.load_state_dict(self.state["agent"] | {"streams._extra_state": agent.streams.get_extra_state()})
         except Exception as error:  # a file that is whole may hold anything
-            reason = " ".join(str(error).splitlines()[:2]) if isinstance(error, RuntimeError) else first_line(error)
-            raise SettingsError(f"the checkpoint does not fit config.yaml and the environment: {reason}") from error
-        if not all(bool(p.isfinite().all()) for p in agent.parameters()):
-            raise SettingsError(f"the checkpoint of env step {self.step} holds weights that are not finite")
+            raise SettingsError(f"the checkpoint does not fit config.yaml and the environment: {error!r}") from error
         return agent
 
     def env_seed(self, run: int, evaluation_seed: int | None = None) -> int:
@@ -219,19 +206,16 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
     """The settings of the run in `folder`.
 
     Raises:
-        SettingsError: there is no such folder, or no run of this `kind` in it.
+        SettingsError: there is no such folder, no run of this `kind` in it, or it was made with plugs that are missing.
     """
     if not folder.config.is_file() and not folder.path.is_dir():
         raise no_folder(folder.path)
     if not folder.is_run() and (below := runs_below(folder.path)):
         raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
+    if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):
+        raise SettingsError(f"{folder}: {plugs}")
     try:
         return schema.load_saved(kind, folder.settings)
     except SettingsError as error:
         where = "" if str(folder.config) in str(error) else f"{folder.config}: "
         raise SettingsError(f"{where}{error}") from None
-
-
-def _with_plugs(error: SettingsError, named: Sequence[str]) -> SettingsError:
-    """The error with the names of plugs that are not loaded, which may be its cause."""
-    return SettingsError("; ".join(filter(None, [str(error), plugins.missing(named)])))

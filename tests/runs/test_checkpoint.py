@@ -3,7 +3,6 @@ import io
 import os
 import pickle
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -140,20 +139,6 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_writes_the_lost_rows_again(
         *("step_000000005.pt", "step_000000007.pt"),  # the damaged one counts for nothing
     ]
     assert held(tmp_path) == list(range(7))
-
-
-def test_rows_that_somebody_deleted_are_written_again_with_those_after_them(table, tmp_path):
-    _, save_at = table
-    save_at(4, 8, 12)
-    (tmp_path / "rows_000000004_000000008.pt").unlink()
-    save_at(13)
-    assert held(tmp_path) == list(range(13))
-    assert checkpoint.load(tmp_path)["chunks"] == [[0, 4], [4, 13]]
-    shutil.rmtree(tmp_path)
-    tmp_path.mkdir()
-    save_at(16)
-    assert held(tmp_path) == list(range(6, 16))
-    assert names(tmp_path) == ["rows_000000006_000000016.pt", "step_000000016.pt"]
 
 
 def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(table, tmp_path):
