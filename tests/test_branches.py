@@ -151,8 +151,8 @@ def test_the_best_remedy_is_named_with_its_interval_and_so_is_what_lowers_the_re
     assert lines[1][1:] == ["35.00", "5", f"[{5 - half:.2f},", f"{5 + half:.2f}]"]
     joint = student.ppf(1 - 0.05 / 2 / 2, 4) * np.std([4, 5, 6, 5, 5], ddof=1) / 5**0.5
     said = verdict(comparison)
-    assert said.startswith("The best remedy over these env steps: fire is 5 above continuing unchanged")
-    assert f"[{5 - joint:.3g}, {5 + joint:.3g}]" in said
+    assert said.startswith("The best remedy over these env steps: fire is 5.00 above continuing unchanged")
+    assert f"[{5 - joint:.2f}, {5 + joint:.2f}]" in said
     assert said.endswith(" head lowers it.")
 
 

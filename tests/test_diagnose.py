@@ -222,15 +222,11 @@ def test_a_killed_diagnosis_goes_on_where_it_was_and_each_verdict_is_printed_as_
     assert len(tried()) == 8
 
 
-def test_other_settings_or_checkpoints_begin_a_new_file_and_say_so(run, capsys):
+def test_other_settings_begin_a_new_file_and_say_so(run, capsys):
     of_critic(run, "checkpoint=0")
     assert "replaced" not in capsys.readouterr().err
     assert of_critic(run, "checkpoint=0", "repeats=3")["settings"]["repeats"] == 3
     assert re.search("diagnosis.json was made with repeats=2: it is replaced", capsys.readouterr().err)
-    state = checkpoint.load(run / "checkpoints", 0, whole=False)
-    checkpoint._write(checkpoint.checkpoint_path(run / "checkpoints", 0), {**state, "more": 1})
-    of_critic(run, "checkpoint=0", "repeats=3")
-    assert "of another checkpoint of step 0: it is replaced" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_diagnosed_all_the_same(run, monkeypatch, capsys):

@@ -67,7 +67,8 @@ def _content(folder: RunFolder) -> tuple[list[Diagnosis], Mapping[str, Any]]:
     def parsed(content: Mapping[str, Any]) -> tuple[list[Diagnosis], Mapping[str, Any]]:
         return sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.step), dict(content["settings"])
 
-    return read_json(folder.diagnosis, parsed, ([], {}))
+    nothing: tuple[list[Diagnosis], Mapping[str, Any]] = ([], {})
+    return read_json(folder.diagnosis, parsed, nothing)
 
 
 def read(folder: RunFolder) -> list[Diagnosis]:

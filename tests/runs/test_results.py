@@ -6,6 +6,7 @@ import pytest
 import torch
 from folders import go
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from rl_plasticity import supervised, train
 from rl_plasticity.runs.folder import RunFolder
@@ -92,7 +93,10 @@ def test_tensorboard_opens_on_what_the_policy_or_the_network_is_worth(tmp_path):
 
 
 @pytest.mark.parametrize("names", [["4"], ["4", "5"]])
-def test_a_resumed_run_goes_on_in_tensorboard_s_runs_with_every_point_once(names, tmp_path):
+def test_a_resumed_run_goes_on_in_tensorboard_s_runs_with_every_point_once(names, tmp_path, monkeypatch):
+    # Files of one process and second are read in the order of a number's text.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(100))
+
     def write(results, *steps):
         for step in steps:
             results.write(step, {"loss": torch.tensor([float(step)] * len(names))})
