@@ -1,15 +1,13 @@
 """The frame of every command: help, bad input, faults, Ctrl-C, and the exit status.
 
-Slow imports are inside the functions that need them, so that `status` starts at once.
+It imports no torch, so that help and complaints come at once.
 """
 
 import io
-import itertools
 import os
 import shutil
 import signal
 import sys
-import textwrap
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -17,16 +15,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from rl_plasticity import plugins
+from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.gone import unknown
+from rl_plasticity.configs.help import describe
 from rl_plasticity.errors import FaultyRun, SettingsError, one_line, printable
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
 if TYPE_CHECKING:
-    from rl_plasticity.configs.commands import Diagnose, Evaluate
     from rl_plasticity.runs.command import Command
 
-E = TypeVar("E", bound="Evaluate | Diagnose")
+E = TypeVar("E", bound=commands.Evaluate | commands.Diagnose)
 HELP = {"-h", "--help"}
 
 
@@ -47,7 +47,7 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     try:
         if others != arguments:
             print(help_(others))
-            return
+            sys.exit(0)
         with warnings.catch_warnings():
             warnings.showwarning = _one_line(name, warnings.showwarning)
             status = act(arguments)
@@ -97,26 +97,13 @@ def about(seconds: float) -> str:
 
 def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
     """A table that fits the terminal: columns without room follow below, again beside the first column."""
-    width = columns()
-    lines = [[*map(printable, line)] for line in lines]
-    first, *others = ([line[i] for line in lines] for i in range(len(lines[0])))
-    label = 36 + (width - 80) // 2
-    most = width - 2 - label  # the widest that a cell of the first and of any other column may be
-    blocks: list[list[list[str]]] = []
-    left = 0
-    # A column that does not fit beside the others begins a block of its own, which repeats the first column.
-    for column in others or [[""] * len(first)]:
-        needed = 2 + min(most, max(map(len, column)))
-        if needed > left:
+    first, *others = zip(*lines, strict=True)
+    blocks = [[first]]
+    for column in others:
+        if len(blocks[-1]) > 1 and len(max(aligned([*zip(*blocks[-1], column, strict=True)]), key=len)) > columns():
             blocks.append([first])
-            left = width - min(label, max(map(len, first)))
         blocks[-1].append(column)
-        left -= needed
-    texts: list[str] = []
-    for block in blocks:
-        texts += [""] if texts else []
-        texts += aligned([part for row in zip(*block, strict=True) for part in _broken(row, label, most)])
-    return texts
+    return "\n\n".join("\n".join(aligned([*zip(*block, strict=True)])) for block in blocks).split("\n")
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -125,13 +112,6 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = [i for i, width in enumerate(widths) if width]
     return ["  ".join(line[i].ljust(widths[i]) for i in shown).rstrip() for line in lines]
-
-
-def _broken(row: Sequence[str], label: int, most: int) -> list[tuple[str, ...]]:
-    """A table's row, as several rows if a cell is too wide."""
-    widths = (label, *[most] * (len(row) - 1))
-    cells = [textwrap.wrap(cell, n, subsequent_indent="  ") or [""] for cell, n in zip(row, widths, strict=True)]
-    return [*itertools.zip_longest(*cells, fillvalue="")]
 
 
 def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[list[str], dict[str, str]]:
@@ -164,18 +144,12 @@ def at_once(name: str) -> None:
 
     The command's module calls this first. If this returns, the command goes on, and reads its arguments itself.
     """
-    from rl_plasticity.configs import commands
-
     kind = getattr(commands, name.capitalize())
     main(name, partial(help_of, kind), partial(_refuse, kind))
-    if HELP & {*sys.argv[1:]}:
-        sys.exit()
 
 
 def _refuse(kind: type[Any], arguments: Sequence[str]) -> None:
     """Raises SettingsError where the command would, as far as no other run must be read."""
-    from rl_plasticity.configs import commands, schema, written
-
     if kind not in commands.DEFAULT_PRESET:
         if ":" not in "".join(arguments[:1]):  # a function that makes a network, see `diagnose.of_files`
             looked_at(kind, arguments)
@@ -190,35 +164,27 @@ def _refuse(kind: type[Any], arguments: Sequence[str]) -> None:
 
 def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     """The text of ``--help``: the usage, and the settings, with those of plugs that the arguments name."""
-    from rl_plasticity.configs import commands, schema
-    from rl_plasticity.configs.help import describe
-    from rl_plasticity.sweeps import launchers
-
-    if kind not in commands.DEFAULT_PRESET:
-        return f"{_usage(kind)}\n\nRUN is the folder of a run.\n\n{describe(kind, arguments, columns())}"
-    schema.load_plugs_of(arguments)
     usage = _usage(kind)
-    sweeps = f"-m runs all combinations of values a,b and range(0,10), with launcher={'|'.join(launchers.LAUNCHERS)}"
-    return f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}\n\n{describe(kind, arguments, columns())}"
+    if kind in commands.DEFAULT_PRESET:
+        sweeps = "-m runs all combinations of values a,b and range(0,10), with launcher=joblib, slurm or ray"
+        usage = f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}"
+    else:
+        usage += "\n\nRUN is the folder of a run."
+    return f"{usage}\n\n{describe(kind, arguments, columns())}"
 
 
 def _usage(kind: type[Any]) -> str:
-    from rl_plasticity.configs import commands
-
     run = "" if kind in commands.DEFAULT_PRESET else "RUN "
     return f"python -m rl_plasticity.{commands.called(kind)} {run}[name=value ...]"
 
 
 def train(command: "Command[Any, Any]") -> None:
     """Run ``python -m rl_plasticity.NAME [name=value ...]``: one run, or a sweep with ``-m``."""
-    from rl_plasticity import plugins
-    from rl_plasticity.configs import schema, written
 
     def act(arguments: Sequence[str]) -> int:
         if written.FLAGS & {*arguments}:
             from rl_plasticity.sweeps.sweep import sweep
 
-            schema.load_plugs_of(arguments)
             return sweep(command, [a for a in arguments if a not in written.FLAGS])
         session, built = command.prepare(arguments)
         print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
@@ -239,7 +205,7 @@ def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
     def act(arguments: Sequence[str]) -> None:
         look(*looked_at(kind, arguments))
 
-    main(kind.__name__.lower(), partial(help_of, kind), act)
+    main(commands.called(kind), partial(help_of, kind), act)
 
 
 def looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
@@ -248,12 +214,6 @@ def looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
     Raises:
         SettingsError: there is no run, or a setting is bad.
     """
-    from rl_plasticity.configs import schema
-
     if not arguments:
         raise SettingsError(f"a run's folder is needed: {_usage(kind)}")
-    settings = schema.load(kind, arguments[1:])
-    folder = expanded(arguments[0])
-    if "=" in arguments[0] and not exists(folder):
-        raise SettingsError(f"there is no folder {folder}; the run's comes first: {_usage(kind)}")
-    return RunFolder(folder), settings
+    return RunFolder(expanded(arguments[0])), schema.load(kind, arguments[1:])

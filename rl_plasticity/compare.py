@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
+from rl_plasticity.configs.written import by_name
 from rl_plasticity.errors import SettingsError, nearest, printable, refused
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
@@ -60,7 +61,7 @@ def command(arguments: Sequence[str]) -> None:
     """Compare, write the folder and print the table."""
     places, options = parse(arguments)
     if "plugins" in options:
-        schema.load_plugs_of([f"plugins={options.pop('plugins')}"])
+        schema.load_plugs(by_name([f"plugins={options.pop('plugins')}"])["plugins"])
     form = options.pop("table", "text")
     comparison = compare(*places, **options)
     show(comparison, form)

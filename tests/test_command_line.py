@@ -1,14 +1,13 @@
-"""How every command begins and ends: its terminal, its signals, its status."""
+"""How every command begins and ends: its terminal, its status, its tables."""
 
 import io
 import signal
-import subprocess
 import sys
 
 import pytest
 
 from rl_plasticity import command_line
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def main(monkeypatch):
     def call(act, *arguments):
         monkeypatch.setattr(sys, "argv", ["status", *arguments])
         with pytest.raises(SystemExit) as end:
-            command_line.main("status", lambda _: "", act)
+            command_line.main("status", lambda others: f"help {others}", act)
         return end.value.code
 
     return call
@@ -44,26 +43,32 @@ def test_a_terminal_that_is_ascii_gets_escapes_instead_of_a_traceback(main, monk
     assert written["stderr"] == b"rl_plasticity.status: no folder \\xfc\n"
 
 
-def test_ctrl_c_ends_a_command_at_once_from_its_first_import_on_and_other_programs_keep_their_handler():
-    look = "import sys, signal; sys.argv[0] = {!r}; import rl_plasticity; signal.raise_signal(signal.SIGINT); print(1)"
-    done = subprocess.run([sys.executable, "-c", look.format("-m")], capture_output=True)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")  # 130 for a shell
-    done = subprocess.run([sys.executable, "-c", look.format("mine.py")], capture_output=True, text=True)
-    assert done.stderr.endswith("KeyboardInterrupt\n")
-
-
-def test_once_all_is_imported_ctrl_c_is_an_exception_with_status_130_until_the_command_has_ended(main):
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as the imports left it
-    assert main(lambda arguments: signal.raise_signal(signal.SIGINT)) == 130
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
-
-
-def test_an_interrupt_that_is_ignored_stays_ignored(main):
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nohup
-    assert main(lambda arguments: signal.raise_signal(signal.SIGINT) or 3) == 3
-
-
-@pytest.mark.parametrize(("error", "status"), [(SettingsError("x"), 2), (OSError(28, "x"), 1)])
-def test_bad_input_and_faults_have_one_line_and_their_status(main, error, status, capsys):
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (SettingsError("x"), 2, "rl_plasticity.status: x\n"),
+        (FaultyRun("x\ny"), 1, "rl_plasticity.status: x y\n"),
+        (OSError(28, "No space left"), 1, "rl_plasticity.status: [Errno 28] No space left\n"),
+        (KeyboardInterrupt(), 128 + signal.SIGINT, ""),
+    ],
+)
+def test_bad_input_and_faults_have_one_line_and_their_status(main, error, status, said, capsys):
     assert main(raising(error)) == status
-    assert capsys.readouterr().err.startswith("rl_plasticity.status: ")
+    assert capsys.readouterr().err == said
+
+
+def test_the_status_is_that_of_the_act_and_help_asks_for_no_act(main, capsys):
+    assert main(lambda arguments: len(arguments), "a", "b") == 2
+    assert main(raising(AssertionError), "a", "--help") == 0
+    assert capsys.readouterr().out == "help ['a']\n"
+
+
+@pytest.mark.parametrize(("said", "width"), [("120", 120), ("60", 60), ("20", 60)])
+def test_a_table_is_no_wider_than_columns_says_and_each_block_begins_with_the_first_column(said, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", said)
+    lines = [["group", *(f"column {i}" for i in range(20))], ["label", *map(str, range(100, 120))]]
+    printed = command_line.fitted(lines)
+    assert width - 14 < max(map(len, printed)) <= width
+    assert {line.split()[0] for line in printed if line} == {"group", "label"}
+    assert " ".join(printed).split().count("119") == 1
+    assert command_line.fitted([["group", "n"], ["a", "1"]]) == ["group  n", "a      1"]

@@ -395,7 +395,6 @@ def check(command):
     assert name in COMMANDS, command
     if name in ("train", "supervised"):
         own = [a for a in arguments if a not in {*written.FLAGS, "--help"}]
-        schema.load_plugs_of(own)
         kind = {"train": Train, "supervised": Supervised}[name]
         if any(a.startswith(("resume=", "from=")) for a in own):
             schema.load(kind, own)

@@ -25,12 +25,6 @@ def test_it_lists_exactly_the_commands_there_are():
         assert does in done.stdout
 
 
-@pytest.mark.parametrize("asked", ["-h", "--help"])
-def test_help_is_the_list(asked, monkeypatch, capsys):
-    assert call(monkeypatch, asked) == 0
-    assert "compare" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("name", "names"), [("trian", ["'train'"]), ("env=x", COMMANDS)])
 def test_an_unknown_command_is_one_line_with_the_nearest_and_status_2(name, names, monkeypatch, capsys):
     assert call(monkeypatch, name, "seed=1") == 2

@@ -240,10 +240,6 @@ class Watch(Evaluate):
 
     episodes: Annotated[int | None, Setting("episodes in the video; null: the run's eval_episodes", least=1)] = 1
     seed: Annotated[int | None, Setting("seed of the run to watch; null: the folder's first", least=0)] = None
-    run: Annotated[
-        int | None,
-        Setting("position of the run in the folder, from 0: needed where settings trained side by side", least=0),
-    ] = None
     out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
     camera: Annotated[
         int | str | None,
@@ -343,7 +339,7 @@ def own_settings(kind: type[Any]) -> dict[str, Declared]:
 
 def as_written_name(argument: str) -> str:
     """The name of a setting whose argument ends in an underscore because the name is a keyword of Python."""
-    return argument[:-1] if argument[-1:] == "_" and keyword.iskeyword(argument[:-1]) else argument
+    return argument.removesuffix("_")
 
 
 def as_arguments(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,10 @@
 """What earlier versions had, and what replaces it: settings, choices, presets, commands, forms of a value."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from rl_plasticity.errors import SettingsError, nearest, shown
 
@@ -29,44 +32,15 @@ GONE: dict[str, str] = {
     "agent.dropout": "is a setting of agent=later_sac agent.network=dropout_mlp since 0.3",
     "command live": "went in 0.3: python -m rl_plasticity.status results and python -m rl_plasticity.compare results",
     "command reproduce": "is python -m papers since 0.2, in a checkout of the repository",
-    "model.zip": STABLE_BASELINES3,
-    "diagnose env": STABLE_BASELINES3,
-    "diagnose algorithm": STABLE_BASELINES3,
     "choose": "went from compare in 0.3: compare every value, then report the best one on seeds of its own",
     "against": "went from compare in 0.3: python -m papers draws the papers' curves, in a checkout",
 }
+GONE |= {name: STABLE_BASELINES3 for name in ("model.zip", "diagnose env", "diagnose algorithm")}
+GONE |= {f"agent.{name}": "is a setting of agent=rainbow since 0.3" for name in ("dueling", "atoms")}
 # The values with which a setting that went did nothing: saved runs that have them are the runs of today.
-DID_NOTHING: dict[str, tuple[Any, ...]] = {
-    "logger": ("tensorboard", "none"),
-    "allow_lost_rows": (False, True),
-    "reg.from_update": (0,),
-    "reg.until_update": (None,),
-    "reg.from_epoch": (0,),
-    "reg.until_epoch": (None,),
-}
-LATER: dict[str, tuple[Any, ...]] = {
-    "agent.normalize_obs": (None,),
-    "agent.normalize_reward": (False,),
-    "agent.critic": ("mse",),
-    "agent.bins": (101,),
-    "agent.least_return": (-5.0, -10.0),
-    "agent.greatest_return": (5.0, 10.0),
-    "agent.projection": ("c51",),
-    "agent.target_critics": (None,),
-    "agent.target_over": ("min",),
-    "agent.actor_over": ("min",),
-    "agent.actor_every_updates": (1,),
-    "agent.num_steps": (1,),
-    "agent.lr_end": (None,),
-    "agent.lr_decay_updates": ("auto",),
-    "agent.target_sigma": (0.15,),
-    "agent.temperature_loss": ("alpha",),
-}
-RAINBOW: dict[str, tuple[Any, ...]] = {"agent.dueling": (False,), "agent.atoms": (1,)}
-GONE |= dict.fromkeys(LATER, "is a setting of agent=later_sac since 0.3")
-GONE |= dict.fromkeys(RAINBOW, "is a setting of agent=rainbow since 0.3")
-DID_NOTHING |= LATER | RAINBOW | {"agent.dropout": (0.0,)}
-
+DID_NOTHING: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("did_nothing.yaml").read_text("utf-8"))
+OF_LATER_SAC = (name for name in DID_NOTHING if name.startswith("agent.") and name not in GONE)
+GONE |= dict.fromkeys(OF_LATER_SAC, "is a setting of agent=later_sac since 0.3")
 # Values that are written in another way since 0.3.
 FORMER: dict[str, Any] = {"agent.log_std=null": "clamp"}
 

@@ -36,7 +36,7 @@ from rl_plasticity.configs.commands import (
 )
 from rl_plasticity.configs.gone import FORMER, GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, nested, parse
+from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, nested
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.settings import Declared, item_of, settings_of
 
@@ -71,8 +71,11 @@ def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings |
             raise SettingsError(f"{meant[0]} is given twice")
         applied |= dict.fromkeys(meant, value)
     defaults = {name: one.default for name, one in declared.items()}
-    if kind is Supervised:
-        defaults |= _each_task(declared, names, given)
+    if kind is Supervised:  # with the tasks, unless one of an intervention's periods is given
+        for name in declared:
+            group, _, last = name.rpartition(".")
+            if name.startswith("reset.") and last in EACH_TASK and not {f"{group}.{n}" for n in EACH_TASK} & {*applied}:
+                defaults[name] = EACH_TASK[last]
     return _made(kind, names, declared, {**defaults, "preset": start.get("preset"), **applied})
 
 
@@ -84,14 +87,6 @@ def load_plugs(named: Any) -> None:
     """
     names = settings_of(plugins.load)["plugins"].checked("plugins", [named] if isinstance(named, str) else named)
     plugins.load([*map(plugins.as_module, names)])
-
-
-def load_plugs_of(arguments: Iterable[str]) -> None:
-    """Load the plugs that these arguments name, before other arguments are read; raises as `load_plugs`."""
-    load_plugs([])
-    for argument in arguments:
-        if argument.startswith("plugins="):
-            load_plugs(parse(argument).value)
 
 
 def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
@@ -217,19 +212,6 @@ def _declared_of(group: str, choice: Any, inner: Any, prefix: str = "") -> dict[
         own = "" if plugins.loaded else " (plugins=[my_module] loads your own)"
         raise unknown(group, choice, names_of(group), f"{group}={choice}", own)
     return {f"{prefix}.{n}": d for n, d in KINDS[group].settings(choice, inner).items()}
-
-
-def _each_task(
-    declared: Mapping[str, Declared], names: Mapping[str, Any], given: Mapping[str, Any]
-) -> dict[str, int | None]:
-    """The periods of interventions where there are tasks: with each task, unless one of their periods is given."""
-    periods = {}
-    for name in declared:
-        group, _, last = name.rpartition(".")
-        own = (f"{group}.every", f"reset.{names['reset']}.every")
-        if name.startswith("reset.") and last in EACH_TASK and not any(n.startswith(own) for n in given):
-            periods[name] = EACH_TASK[last]
-    return periods
 
 
 def _full(name: str, names: Mapping[str, Any]) -> str:

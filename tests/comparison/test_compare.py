@@ -385,24 +385,6 @@ def test_the_printed_table_has_80_columns_and_every_cell_beside_its_group(made):
             assert cell in line
 
 
-@pytest.mark.parametrize(("said", "width"), [("120", 120), ("60", 60), ("20", 60)])
-def test_a_table_is_as_wide_as_columns_says(said, width, monkeypatch):
-    monkeypatch.setenv("COLUMNS", said)
-    lines = [["group", *(f"column {i}" for i in range(20))], ["label " * 30, *["x" * 12] * 20]]
-    printed = command_line.fitted(lines)
-    assert width - 14 < max(map(len, printed)) <= width
-
-
-def test_a_table_of_any_widths_has_80_columns_and_all_words(monkeypatch):
-    monkeypatch.delenv("COLUMNS", raising=False)
-    lines = [["group", "a", "b"], ["label " * 30, "cell " * 20, "x"], ["y" * 99, "", "z" * 99]]
-    printed = command_line.fitted(lines)
-    assert max(map(len, printed)) <= 80
-    text = "\n".join(printed)
-    assert (text.count("label"), text.count("cell"), text.count("z"), text.count("x")) == (60, 20, 99, 1)
-    assert command_line.fitted([["group", "n"], ["a", "1"]]) == ["group  n", "a      1"]
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_a_full_disk_is_one_line_and_leaves_the_comparison_that_was_there(tmp_path, one):
     assert call(one, f"out={tmp_path / 'out'}")[0] == 0
