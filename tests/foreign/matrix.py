@@ -9,7 +9,7 @@ import math
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from foreign.expected import Expected
 from rl_plasticity.interventions import make_intervention, resets
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.structure import Structure, read
+from rl_plasticity.structure import Structure, arguments_of, read, tensors_in, with_tensors
 
 RIGHT, WARNED, REFUSED, WRONG, CRASH = "r", "w", "n", "X", "C"
 # What a refusal has to say: what to pass, what to change, or that there is nothing.
@@ -257,31 +257,14 @@ def of_activation(net: nn.Module, name: str) -> bool:
     return isinstance(net.get_submodule(name.rpartition(".")[0]), nn.PReLU)
 
 
-def flat(values: Any) -> Iterator[Tensor]:
-    """The tensors in what a network takes or returns."""
-    if isinstance(values, Tensor):
-        yield values
-    elif hasattr(values, "items"):
-        yield from (t for value in values.values() for t in flat(value))
-    elif isinstance(values, list | tuple):
-        yield from (t for value in values for t in flat(value))
-
-
 def widened(example: Any) -> Any:
-    if isinstance(example, Tensor):
-        return example.double() if example.is_floating_point() else example
-    if isinstance(example, dict):
-        return {key: widened(value) for key, value in example.items()}
-    return type(example)(map(widened, example)) if isinstance(example, list | tuple) else example
+    return with_tensors(example, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)
 
 
 def called(net: nn.Module, example: Any) -> list[Tensor]:
     """The numbers that a network returns."""
-    if isinstance(example, dict):
-        returned = net(**example)
-    else:
-        returned = net(example) if isinstance(example, Tensor) else net(*example)
-    return [t for t in flat(returned) if t.is_floating_point() and t.ndim]
+    args, kwargs = arguments_of(example)
+    return [t for t in tensors_in(net(*args, **kwargs)) if t.is_floating_point() and t.ndim]
 
 
 @torch.no_grad()
@@ -334,7 +317,7 @@ def ewc(cell: Cell) -> None:
     regularizer = cell.make("ewc", coef=0.5, fisher_decay=0.5, anchor_decay=0.25)
     grown = cell.grow_()
     regularizer.observe_(cell.net, {name: grown[name].cos() for name in cell.case.parameters})
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    regularizer.project_(cell.net)
     total = torch.zeros(())
     for name, p in cell.case.parameters.items():
         fisher = 0.5 * grown[name].cos().double().square()
@@ -412,7 +395,7 @@ def feature_rank(cell: Cell) -> None:
     with torch.no_grad():
         for _ in range(8):
             penalty = regularizer.penalty(cell.net, cell.case.example)
-            regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+            regularizer.project_(cell.net)
     # Power iteration comes from below.
     assert 0.6 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
 
@@ -430,9 +413,9 @@ def weight_decay(cell: Cell) -> None:
 def hare_tortoise(cell: Cell) -> None:
     regularizer = cell.make("hare_tortoise", every_updates=2, momentum=0.5)
     grown = cell.grow_()
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    regularizer.project_(cell.net)
     cell.assert_left_alone((), grown)
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    regularizer.project_(cell.net)
     for name, p in cell.case.parameters.items():
         assert_close(p, 0.25 * cell.first[name] + 0.75 * grown[name], name)
 
@@ -541,7 +524,7 @@ def swr_preserving(cell: Cell) -> None:
     regularizer = cell.make("swr", coef=0.5, scope="preserving")
     cell.grow_()
     before = exact_values(cell)
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+    regularizer.project_(cell.net)
     for after, output in zip(exact_values(cell), before, strict=True):
         assert_near(after, output, cell, "f' = f")
 
@@ -563,19 +546,16 @@ class Recycled(NamedTuple):
     biases: dict[str, Tensor]
 
 
-def recycled(cell: Cell, before: dict[str, Tensor]) -> Recycled:
+def recycled(cell: Cell) -> Recycled:
     """What makes units is new and not zero; what reads them is zero."""
-    weights, norms, biases = {}, {}, {}
-    shifts = {f"{name.rpartition('.')[0]}.bias" for name in cell.gains()}
+    of_norms = {*cell.gains(), *(f"{name.rpartition('.')[0]}.bias" for name in cell.gains())}
+    found = Recycled({}, {}, {})
     for name, p in cell.case.named.items():
-        new = p != before[name]
-        if name in cell.gains() or name in shifts:
-            norms[name] = new
-        elif p.ndim == 1:
-            biases[name] = new
-        else:
-            weights[name] = new & (p != 0)
-    return Recycled(*({n: w for n, w in part.items() if w.any()} for part in (weights, norms, biases)))
+        new = p != cell.first[name]
+        kind = found.norms if name in of_norms else found.biases if p.ndim == 1 else found.weights
+        if (new := new & (p != 0) if kind is found.weights else new).any():
+            kind[name] = new
+    return found
 
 
 @torch.no_grad()
@@ -619,30 +599,26 @@ def silence_(cell: Cell, made: Recycled) -> dict[str, int]:
     return silent
 
 
-def project_with_data(cell: Cell, method: str, **settings: Any) -> None:
-    regularizer = cell.make(method, **settings)
-    cell.move_norms_()
-    regularizer.penalty(cell.net, cell.case.example)
-    regularizer.project_(cell.net, *regularizer.given_lr(1.0))
+def of_units(method: str, at_least: bool, **settings: Any) -> Callable[[Cell], None]:
+    """A projection that recycles units by a batch, at least one of them or maybe none."""
 
+    def oracle(cell: Cell) -> None:
+        regularizer = cell.make(method, **settings)
+        cell.move_norms_()
+        regularizer.penalty(cell.net, cell.case.example)
+        regularizer.project_(cell.net)
+        new = recycled(cell)
+        assert new.weights or not at_least, "no unit was recycled"
+        assert_unread(cell, new)
 
-def continual_backprop(cell: Cell) -> None:
-    project_with_data(cell, "continual_backprop", coef=1.0, maturity=0)
-    new = recycled(cell, cell.first)
-    assert new.weights, "no unit was recycled"
-    assert_unread(cell, new)
-
-
-def self_normalized_resets(cell: Cell) -> None:
-    project_with_data(cell, "self_normalized_resets", every_updates=1, least=1, most=1)
-    assert_unread(cell, recycled(cell, cell.first))
+    return oracle
 
 
 def redo(cell: Cell) -> None:
     example = cell.case.example if cell.with_example else None
     cell.move_norms_()
     make_intervention("redo", threshold=1.0).apply_(cell.net, (), example=example, make=cell.expected.make)
-    new = recycled(cell, cell.first)
+    new = recycled(cell)
     assert new.weights, "no unit was recycled"
     assert_unread(cell, new)
     cell.case.fresh()
@@ -723,8 +699,8 @@ ORACLES: dict[str, Callable[[Cell], None]] = {
     "swr": swr,
     "swr scope=preserving": swr_preserving,
     "redo": redo,
-    "continual_backprop": continual_backprop,
-    "self_normalized_resets": self_normalized_resets,
+    "continual_backprop": of_units("continual_backprop", True, coef=1.0, maturity=0),
+    "self_normalized_resets": of_units("self_normalized_resets", False, every_updates=1, least=1, most=1),
 }
 
 
