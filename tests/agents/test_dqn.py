@@ -4,7 +4,6 @@ import copy
 import warnings
 from functools import partial
 
-import gymnasium as gym
 import pytest
 import torch
 from test_sac import plain
@@ -77,36 +76,6 @@ def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
     assert_updates_equal(agent, references, DQN.update, 4, double, loss == "huber")
 
 
-def test_updates_equal_stable_baselines3_step_for_step_from_the_same_weights_and_batches():
-    sb3 = pytest.importorskip("stable_baselines3")
-    settings = {"learning_rate": 1e-3, "batch_size": 32, "gamma": 0.99, "max_grad_norm": 1e9, "learning_starts": 0}
-    policy = {"net_arch": [16, 16]}
-    theirs = sb3.DQN("MlpPolicy", gym.make("CartPole-v1"), policy_kwargs=policy, device="cpu", **settings)
-    ours = DQN((4,), 2, [0], hidden=(16, 16), layer_norm=False, lr=1e-3, double=False)
-    with torch.no_grad():
-        for p, q in zip(ours.critic.net.parameters(), theirs.q_net.parameters(), strict=True):
-            p[0] = q
-    ours.critic_target.load_state_dict(ours.critic.net.state_dict())
-    theirs.q_net_target.load_state_dict(theirs.q_net.state_dict())
-    theirs._setup_learn(total_timesteps=1)  # its logger
-    for i in range(10):
-        batch = random_batch(1, actions=2, seed=i)
-
-        def sample(*_, batch=batch, **__):
-            done = (batch.discount[0] == 0).float().unsqueeze(1)
-            from stable_baselines3.common.type_aliases import ReplayBufferSamples
-
-            return ReplayBufferSamples(
-                batch.obs[0], batch.act[0].long(), batch.next_obs[0], done, batch.reward[0].unsqueeze(1)
-            )
-
-        theirs.replay_buffer.sample = sample
-        theirs.train(gradient_steps=1, batch_size=32)
-        ours.update(batch, ours.noise(1, 32)[0])
-    for p, q in zip(ours.critic.net.parameters(), theirs.q_net.parameters(), strict=True):
-        torch.testing.assert_close(p[0], q, rtol=1e-4, atol=1e-6)
-
-
 def test_huber_and_squared_losses_by_hand_and_the_value_of_an_action():
     q, target = torch.tensor([[0.0, 3.0]]), torch.tensor([[0.5, 0.0]])
     assert value_loss(q, target, "huber").tolist() == [(0.125 + 2.5) / 2]
@@ -174,18 +143,6 @@ def test_each_run_learns_among_others_as_alone_and_traced_as_eager(settings, com
         torch.testing.assert_close(p, r, rtol=1e-4, atol=1e-6)
 
 
-def test_images_are_read_as_the_convolution_reads_them():
-    shape = (2, 6, 5)
-    agent = DQN(shape, 3, [0, 1], network="cnn", channels=4, hidden=(7,))
-    obs = torch.rand(2, 9, 60)
-    for run in range(2):
-        layers = [m for m in agent.critic.net if hasattr(m, "weight")]
-        x = nn.functional.conv2d(obs[run].view(9, *shape), layers[0].weight[run], layers[0].bias[run]).relu().flatten(1)
-        x = nn.functional.linear(x, layers[1].weight[run], layers[1].bias[run]).relu()
-        x = nn.functional.linear(x, layers[2].weight[run], layers[2].bias[run])
-        torch.testing.assert_close(agent.critic.net(obs)[run], x)
-
-
 @pytest.mark.parametrize("settings", [{"network": "cnn"}, {"layer_norm": True}])
 def test_soft_weight_rescaling_scales_the_values_of_a_value_network_exactly(settings):
     def scaled(net):
@@ -218,14 +175,6 @@ def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(
                 p.copy_(q[run])
         references.append((net, copy.deepcopy(net), torch.optim.Adam(net.parameters(), lr=1e-3)))
     assert_updates_equal(agent, references, update, 60, double=True, huber=True)
-
-
-@pytest.mark.parametrize("settings", [{"layer_norm": True}, {"activation": "crelu"}, {"hidden": (8, 8)}])
-def test_the_convolutional_network_learns_with_norms_and_concatenated_relu(settings):
-    agent = DQN((2, 5, 5), 3, [0, 1], network="cnn", channels=4, lr=3e-3, **{"hidden": (8,), **settings})
-    batch = random_batch(2, obs=50)._replace(discount=torch.zeros(2, 32))
-    losses = [agent.update(batch, agent.noise(1, 32)[0])["critic/loss"] for _ in range(60)]
-    assert (losses[-1] < 0.7 * losses[0]).all()
 
 
 def test_a_reset_run_starts_as_a_new_agent_and_keeps_its_epsilon_while_others_go_on():

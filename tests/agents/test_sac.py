@@ -8,10 +8,7 @@ from torch.distributions import Independent, Normal, TanhTransform, TransformedD
 
 from rl_plasticity.agents import AGENT_NETWORKS, SAC, Batch
 from rl_plasticity.agents.sac import (
-    actor_loss,
-    bellman_target,
     bounded_log_std,
-    critic_loss,
     sample_action,
 )
 from rl_plasticity.networks import MLP
@@ -38,17 +35,6 @@ def test_the_log_probability_stays_finite_where_tanh_saturates():
     act, log_prob = sample_action((torch.full((1, 1, 1), 60.0), torch.zeros(1, 1, 1)), torch.zeros(1, 1, 1))
     assert act.item() == 1.0
     assert log_prob.item() == pytest.approx(-0.5 * math.log(2 * math.pi) - 2 * (math.log(2) - 60), rel=1e-5)
-
-
-def test_the_losses_by_hand():
-    batch = Batch(*[torch.zeros(1)] * 2, torch.tensor([[1.0, 2.0]]), torch.zeros(1), torch.tensor([[0.5, 0.0]]))
-    next_q = torch.tensor([[[4.0, 9.0], [6.0, 8.0]]])  # [runs, critics, batch]: minima 4 and 8
-    target = bellman_target(batch, next_q, torch.tensor([[-1.0, 3.0]]), torch.tensor([2.0]))
-    assert target.tolist() == [[1 + 0.5 * (4 + 2), 2.0]]
-    q = torch.tensor([[[3.0, 1.0], [5.0, 2.0]]])
-    assert critic_loss(q, target).tolist() == [((3 - 4) ** 2 + (1 - 2) ** 2) / 2 + ((5 - 4) ** 2 + 0) / 2]
-    loss = actor_loss(q, torch.tensor([[0.5, -1.0]]), torch.tensor([2.0]))
-    assert loss.tolist() == [((1 - 3) + (-2 - 1)) / 2]
 
 
 def test_a_clipped_log_std_stops_learning_at_the_bounds_and_a_squashed_one_does_not():

@@ -129,15 +129,6 @@ def test_what_is_compiled_is_kept_among_the_user_s_caches_or_where_the_user_says
     assert kept(XDG_CACHE_HOME=str(tmp_path / "caches")).is_relative_to(tmp_path / "caches")
 
 
-def test_it_is_kept_from_the_first_call_on(traced, monkeypatch):
-    calls = []
-    monkeypatch.setattr("rl_plasticity.compiling.compiled.keep_compiled", lambda: calls.append(1))
-    update = compiled(lambda x: x + 1)
-    assert not calls
-    assert update(torch.ones(2)).tolist() == [2, 2]
-    assert calls
-
-
 def test_processors_that_cannot_run_each_other_s_code_have_folders_of_their_own(kept):
     one, other, again = (kept(flags) for flags in ("fpu avx2", "fpu avx2 avx512f", "fpu avx2"))
     assert one == again != other

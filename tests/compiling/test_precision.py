@@ -1,6 +1,4 @@
-import itertools
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,15 +133,6 @@ def test_bfloat16_pays_from_the_narrowest_width_from_which_it_always_does(monkey
     assert pays_from.__wrapped__("cpu") == 64
     seconds |= {(512, torch.bfloat16): 512**2 + 1}
     assert pays_from.__wrapped__("cpu") > 10**6
-
-
-@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
-def test_products_take_the_least_of_the_times_measured_after_the_first_two(kind, monkeypatch):
-    took = [0.1, 0.1, 5.0, 3.0, *[4.0] * (precision.REPEATS - 4)]
-    clock = itertools.accumulate(seconds for one in took for seconds in (1.0, one))
-    monkeypatch.setattr(precision, "time", SimpleNamespace(perf_counter=clock.__next__))
-    assert precision._seconds(16, kind, "cpu", 2) == pytest.approx(3)
-    assert next(clock, None) is None
 
 
 def test_a_run_writes_down_what_was_decided_and_goes_on_with_it_bit_for_bit(units, tmp_path, monkeypatch):

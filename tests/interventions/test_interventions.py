@@ -581,19 +581,6 @@ def test_redo_looks_behind_the_norm_layer_gives_it_a_fresh_entry_and_counts_the_
     assert HeadReset(every_updates=1).apply_(learner)["reset_units"].tolist() == [0, 0, 0]
 
 
-def test_the_units_of_a_method_that_recycles_at_every_update_are_added_to_redo_s():
-    learner, inputs = with_dormant_unit(stacked=True)
-    learner.regularizer = make_regularizer("continual_backprop", learner.net, coef=1.0, maturity=0)
-    learner.minimize(loss_of(learner.net(*inputs["net"]), (3,)), inputs["net"])
-    assert learner.counts["reset_units"].tolist() == [2, 2, 2]
-    with torch.no_grad():
-        learner.net[1].bias[1, 2] = -100.0
-    before = learner.counts["reset_units"]
-    done = ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
-    assert done["reset_units"][1] > 0
-    assert torch.equal(learner.counts["reset_units"], before + done["reset_units"])
-
-
 def test_an_intervention_of_somebody_s_own_is_counted_and_a_decay_of_the_learning_rate_is_not():
     class Halve(Intervention):
         def _apply_(self, target, runs):

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, Functional, TwoInputs, nothing_drawn, plain_mlp, refused
+from conftest import CASES, Functional, nothing_drawn, plain_mlp, refused
 from torch import nn, optim
 
 from rl_plasticity import attach
@@ -141,17 +141,6 @@ def test_an_example_shows_functions_as_activations_and_the_head_where_data_decid
         make_intervention("head").apply_(net, optimizer)
     make_intervention("head").apply_(net, optimizer, example=x)
     assert changed(net, before) == {"body.2.weight", "body.2.bias"}
-
-
-def test_an_example_is_a_tensor_a_tuple_a_list_or_a_dict():
-    a, b = torch.randn(6, 5), torch.randn(6, 5)
-    ends = []
-    for example in ((a, b), {"act": b, "obs": a}, [a, b], a - 2 * b):
-        torch.manual_seed(0)
-        net = TwoInputs()
-        make_intervention("redo", threshold=0.8).apply_(net, (), example=example)
-        ends.append(snapshot(net))
-    assert all(torch.equal(ends[0][name], end[name]) for end in ends[1:] for name in end)
 
 
 # --- head and periodic, any optimizer ---------------------------------------------------------------------------------

@@ -446,21 +446,6 @@ def test_a_gradient_is_changed_where_it_is_or_replaced_where_that_would_change_o
         assert torch.equal(mine, given)
 
 
-def test_observe_sees_the_gradient_of_loss_and_penalty_and_zeros_where_there_is_none():
-    net = plain_mlp()
-    regularizer = Counting(net, names=["0.weight", "0.bias"])
-    optimizer = sgd(net)
-    attach(regularizer, optimizer, net)
-    before = copy.deepcopy(net)
-    net[0](data(1)[0]).sum().backward()
-    (before[0](data(1)[0]).sum() + before[0].weight.square().sum() + before[0].bias.square().sum()).backward()
-    optimizer.step()
-    (seen,) = regularizer.observed
-    assert seen.keys() == dict(net.named_parameters()).keys()
-    torch.testing.assert_close(seen["0.weight"], before[0].weight.grad)
-    assert not seen["4.weight"].any()
-
-
 def test_frozen_parameters_stay_and_thawed_ones_are_regularized_from_then_on():
     net = plain_mlp()
     optimizer = sgd(net)
@@ -547,25 +532,6 @@ def test_of_lbfgs_weight_decay_subtracts_the_weights_before_the_step_not_those_o
             for p, was in zip(other.parameters(), before, strict=True):
                 p.sub_(0.1 * 0.2 * was)
         assert_same(net, other, 1e-12)
-
-
-def test_of_lbfgs_churn_is_the_distance_from_the_network_one_step_earlier_in_every_closure():
-    net, other = twins(lambda: plain_mlp().double())
-    optimizer, its = lbfgs(net), lbfgs(other)
-    attach("churn", optimizer, net, coef=3.0)
-    earlier = copy.deepcopy(other)
-    for x in data(4).double():
-        in_closure(net, optimizer, x)
-        now = copy.deepcopy(other)
-
-        def loss(n, x=x, earlier=earlier):
-            return loss_of(n, x) + 3.0 * (n(x) - earlier(x).detach()).square().mean()
-
-        closure, values = closing(other, its, loss)
-        its.step(closure)
-        assert len(values) > 3
-        earlier = now
-        assert_same(net, other, 1e-9)
 
 
 # --- several optimizers, several networks -------------------------------------------------------------------------
