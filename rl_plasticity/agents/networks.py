@@ -48,9 +48,8 @@ def cnn(
 ) -> nn.Module:
     """A convolution and linear layers, for small images."""
     if isinstance(inputs, int) or len(inputs) != 3:
-        shape = inputs if isinstance(inputs, int) else tuple(inputs)
         raise SettingsError(
-            f"network=cnn needs agent=dqn and images [channels, height, width], not observations of shape {shape}; "
+            f"network=cnn needs agent=dqn and images [channels, height, width], not observations of shape {inputs}; "
             "choose network=mlp"
         )
     return OneConvolution(inputs, outputs, seeds, channels, kernel_size, hidden, layer_norm, activation, init)

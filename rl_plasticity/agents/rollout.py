@@ -79,7 +79,7 @@ def evaluate(
         over every env step of those episodes. Where an episode was truncated, or has not ended, the critic's own value
         stands for the rest. A soft critic also counts the policy's entropy, which the return does not. Each ``[runs]``.
     """
-    history: dict[str, list[Tensor]] = {n: [] for n in ("q", "reward", "terminated", "ended", "rest", "counts")}
+    steps: list[tuple[Tensor, ...]] = []
 
     def record(obs: Tensor, act: Tensor, step: Step, counts: NDArray[np.bool_]) -> None:
         q = agent.value(obs, act)
@@ -87,14 +87,12 @@ def evaluate(
         if (step.truncated & ~step.terminated).any():
             last = torch.from_numpy(step.next_obs).to(obs.device).unsqueeze(1)
             rest = agent.value(last, agent.act(last))
-        arrays = (step.reward, step.terminated, step.ended)
-        values = (q.squeeze(1), *map(torch.from_numpy, arrays), rest.squeeze(1), torch.from_numpy(counts))
-        for series, value in zip(history.values(), values, strict=True):
-            series.append(value)
+        arrays = (step.reward, step.terminated, step.ended, counts)
+        steps.append((q.squeeze(1), rest.squeeze(1), *map(torch.from_numpy, arrays)))
 
     returns = play(agent, envs, episodes, first, before_step=before_step, after_step=record)
     # Not before, so that no step waits for a GPU.
-    q, reward, terminated, ended, rest, counts = (torch.stack(series).cpu() for series in history.values())
+    q, rest, reward, terminated, ended, counts = (torch.stack(series).cpu() for series in zip(*steps, strict=True))
     following = discounted_returns(reward.to(q.dtype), agent.discount, terminated, ended, rest)
     error = [q_overestimation(q[counts[:, i], i], following[counts[:, i], i]) for i in range(envs.runs)]
     return np.array([run.mean() for run in returns]), torch.stack(error).numpy()

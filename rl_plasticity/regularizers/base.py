@@ -293,12 +293,12 @@ class Regularizer(nn.Module):
 
     def require_acting(self) -> None:
         """Raises SettingsError if the class does nothing: a hook's name may be misspelt, or `_act_on` left out."""
-        kind = type(self).__name__
-        acts = self.penalizes or self.projects or self._has("penalty", "project_", "observe_")
-        if not acts and type(self) is not Unregularized:
-            raise SettingsError(f"{kind} does nothing: it overrides none of term, terms, project, project_all")
-        if self._has("term", "project") and not self._has("terms", "project_all") and not self.acts_on:
-            raise SettingsError(f"{kind} does nothing: its constructor does not say what it acts on (self._act_on)")
+        acts = self._has("terms", "project_all", "project_at_rate", "penalty", "project_", "observe_")
+        if not acts and not (self._has("term", "project") and self.acts_on) and type(self) is not Unregularized:
+            raise SettingsError(
+                f"{type(self).__name__} does nothing: it overrides none of term, terms, project, project_all, or its "
+                "constructor does not say what it acts on (self._act_on)"
+            )
 
     # --- for constructors -----------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 
 from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.regularizers.base import EveryUpdates, Fraction, Rates, Regularizer, rate_of
@@ -155,7 +156,7 @@ class SoftWeightRescaling(Regularizer):
         after, before = (t.nan_to_num(0, 0, 0).reshape(*t.shape[:k], -1) for t in (after, before))
         best = (after * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True)
         rest = after - (1 if self.scope == "preserving" else best) * before
-        off = torch.linalg.vector_norm(rest, dim=-1) / torch.linalg.vector_norm(after, dim=-1)
+        off = vector_norm(rest, dim=-1) / vector_norm(after, dim=-1)
         return float(off.nan_to_num(0).max()) if off.numel() else 0.0
 
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
@@ -262,7 +263,7 @@ class WeightRescaling(Regularizer):
         if matrix is None or weight is None:  # frozen now
             return
         if self.per == "layer":
-            norm = torch.linalg.vector_norm(matrix, dim=(-2, -1))  # [*runs]
+            norm = vector_norm(matrix, dim=(-2, -1))  # [*runs]
             factor = _factor(due, norm, math.sqrt(matrix.shape[-2]))
             for tensor in layer.tensors(net):
                 tensor.mul_(per_run(factor, tensor))
@@ -270,10 +271,10 @@ class WeightRescaling(Regularizer):
             k = len(self.runs)
             shape = (*weight.shape[:k], layer.groups, -1, *weight.shape[k + 1 :])
             kernel = weight.view(shape) if layer.transposed else weight
-            norm = torch.linalg.vector_norm(kernel, dim=k + 1, keepdim=True)
+            norm = vector_norm(kernel, dim=k + 1, keepdim=True)
             kernel.mul_(_factor(due, norm))
         else:
-            norm = torch.linalg.vector_norm(matrix, dim=-1)  # [*runs, out]
+            norm = vector_norm(matrix, dim=-1)  # [*runs, out]
             layer.scale_rows_(net, _factor(due, norm))
 
 
@@ -377,7 +378,7 @@ class Hypersphere(Regularizer):
         if layer.role == "norm":
             _scale_norm_(layer, net, due)
         elif (matrix := layer.matrix(net)) is not None:
-            layer.scale_rows_(net, _factor(due, torch.linalg.vector_norm(matrix, dim=-1)))  # norms [*runs, out]
+            layer.scale_rows_(net, _factor(due, vector_norm(matrix, dim=-1)))  # norms [*runs, out]
 
 
 def _norm_layers(method: Regularizer, norms: str) -> list[Layer]:
@@ -407,7 +408,7 @@ def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) 
 def _has_unit_rows(layer: Layer, net: nn.Module) -> bool:
     """Whether each unit's weights already have unit norm, as in networks built that way."""
     matrix = layer.matrix(net)
-    return matrix is not None and bool(((torch.linalg.vector_norm(wide(matrix), dim=-1) - 1).abs() < 1e-3).all())
+    return matrix is not None and bool(((vector_norm(wide(matrix), dim=-1) - 1).abs() < 1e-3).all())
 
 
 def _factor(due: Tensor, norm: Tensor, target: float | Tensor = 1.0) -> Tensor:
@@ -420,8 +421,7 @@ def _norm(layer: Layer, net: nn.Module) -> Tensor:
     weight = layer.weight(net)
     assert weight is not None
     weight = wide(weight)
-    norm: Tensor = torch.linalg.vector_norm(weight, dim=tuple(range(len(layer.runs), weight.ndim)))
-    return norm
+    return vector_norm(weight, dim=tuple(range(len(layer.runs), weight.ndim)))
 
 
 def _has_norm(layer: Layer) -> bool:
