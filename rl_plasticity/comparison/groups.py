@@ -12,7 +12,7 @@ from rl_plasticity.comparison.loading import Run, Settings
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import BRANCH, ONCE, Supervised, Train
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.presets import agents_of_papers
+from rl_plasticity.configs.presets import agents_of_papers, files
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.runs.names import short
 
@@ -123,18 +123,20 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
 
     The regularizer and the intervention come first, unless they are the same everywhere and something else differs. A
     setting of a choice (``reg.coef``) is named only where groups that made the same choice differ in it. Where the
-    preset of a group is a paper's agent, its name stands for what it sets: ``xqc``, ``xqc lr=1e-4``.
+    preset of a group is a paper's agent, its name stands for what it sets: ``xqc``, ``xqc lr=1e-4``. Each label then
+    has only what differs from the group's own preset.
     """
-    of_papers = {name: schema.load(Train, [f"preset={name}"]).flat for name in {*presets} & {*agents_of_papers()}}
+    papers = {*presets} & {*agents_of_papers()}
+    usual = {name: schema.load(Train, [f"preset={name}"]).flat for name in presets if papers and name in files("train")}
     differ = [name for name in differing(settings) if name not in ("reg.name", "reset.name")]
     methods = [method(s) for s in settings]
     with_method = len({*methods}) > 1 or {*differ} <= {"at"}
     lasts = [_last(name) for name in differ]
     made = []
     for s, (reg, reset), preset in zip(settings, methods, presets or [""] * len(settings), strict=True):
-        own = of_papers.get(preset, {})
-        parts = [preset] if own else []
-        if with_method and not (own and method(own) == (reg, reset)):
+        own = usual.get(preset, {})
+        parts = [preset] if preset in papers else []
+        if with_method and not (parts and method(own) == (reg, reset)):
             parts.append(reg if reset == "none" else f"{reg} + {reset}")
         for name in differ:
             if name not in s or (name in own and _canonical(own[name]) == _canonical(s[name])):

@@ -3,22 +3,17 @@ import re
 import resource
 import shutil
 import sys
-import warnings
 from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 
 import matplotlib
 import pytest
-from folders import curve, tasks, without_what_plugs_add, write_run
+from folders import curve, without_what_plugs_add, write_run
 
 from rl_plasticity import command_line
 from rl_plasticity.compare import HELP, OPTIONS, command, compare, parse
 from rl_plasticity.comparison.figures import draw
-from rl_plasticity.comparison.groups import group
-from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.table import summarize
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.runs.folder import RunFolder
 
 DATA = '<script type="application/json">'
 MORE = {"critic/sigma1": [(1000, 2.0), (2000, 3.0)], "actor/weight_norm": [(500, 1.0), (1500, 900.0)]}
@@ -154,28 +149,6 @@ def test_what_comes_from_outside_is_escaped(tmp_path):
         assert shown in page.text
 
 
-def test_supervised_runs_become_accuracies_over_tasks_and_updates(tmp_path):
-    for i, reg in enumerate(("none", "l2")):
-        rows = {}
-        for seed in range(2):
-            rows[str(seed)] = tasks([1.0, 0.8 - i / 10, 0.7 - seed / 10]) | curve([0.5, 0.9, 0.4], "net/sigma1", 60)
-            rows[str(seed)] |= curve([0.5, 1.0, 0.5, 0.8, 0.4, 0.7], "eval/train_accuracy", 30)
-        write_run(tmp_path / "s" / reg, [f"reg={reg}", "num_tasks=3"], rows, "supervised")
-    comparison = compare(tmp_path / "s")
-    head = " ".join(comparison.table()[0])
-    assert "IQM" in head
-    names = {drawn.name for drawn in draw(comparison)}
-    assert names >= {"learning_curves", "metrics_eval", "metrics_net", "metrics_task"}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_one_run_alone_can_be_shown(tmp_path, one):
-    status, out, err = call(one, f"out={tmp_path / 'out'}")
-    assert status == 0
-    assert "IQM" in out
-    assert "none is unfinished" in err
-
-
 @pytest.mark.filterwarnings("error")
 def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empty_panels_say_why(tmp_path, monkeypatch):
     drawn = {}
@@ -198,24 +171,6 @@ def test_values_that_are_not_finite_or_huge_are_drawn_without_a_warning_and_empt
     assert "2 (2 not finite)" in out
     assert [text.get_text() for text in drawn["metrics_other"].axes[0].texts] == ["no finite value"]
     assert not drawn["learning_curves"].axes[0].texts
-
-
-def test_a_legend_of_long_names_leaves_the_sensitivity_its_room(tmp_path):
-    runs = []
-    for method in ("none", "l2", "l2_init", "wasserstein", "spectral", "swr"):
-        for norm in ("false", "true"):
-            for batch in (20, 40):
-                settings = [f"reg={method}", f"agent.layer_norm={norm}", f"batch_size={batch}", "total_env_steps=2000"]
-                folder = write_run(tmp_path / f"{method}{norm}{batch}", settings, {"0": curve([1.0, 2.0])})
-                runs += read(RunFolder(folder))
-    c = summarize(group(runs))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)  # "axes sizes collapsed to zero"
-        figure = next(d.figure for d in draw(c) if d.name == "sensitivity")
-        figure.draw_without_rendering()
-    assert figure.axes[0].get_window_extent().height > 0.9 * figure.dpi  # inches
-    lines = figure.axes[0].lines
-    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines) == 12
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -248,25 +203,6 @@ def test_what_is_in_the_way_is_said_before_any_run_is_read_and_nothing_of_others
         assert "broken" not in err
     assert (tmp_path / "file").read_text() == "mine"
     assert {p.name for p in tmp_path.iterdir()} == {".comparison.new", "broken", "comparison", "file", "one"}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_out_may_be_a_link_whose_place_then_holds_the_comparison(tmp_path, one):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    for _ in range(2):
-        assert call(one, f"out={tmp_path / 'link'}")[0] == 0
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "elsewhere" / "report.html").exists()
-
-
-def test_two_lists_that_share_a_setting_are_compared_together_and_a_group_can_be_left_out(tmp_path):
-    for place, coefs in (("a", ("1e-5", "1e-4")), ("b", ("1e-4", "1e-3"))):
-        rows = {f"reg.coef={k} seed={s}": curve([1.0, float(k) * s]) for k in coefs for s in range(2)}
-        write_run(tmp_path / "s" / place, ["reg=l2"], rows)
-    labels = ["coef=1e-5", "coef=1e-4", "coef=1e-3"]
-    assert [row.group.label for row in compare(tmp_path / "s").rows] == labels
-    assert [row.group.label for row in compare(tmp_path / "s", leave_out=labels[::2]).rows] == labels[1:2]
 
 
 @pytest.mark.parametrize("page", ["", "<html></html>", '<meta name="files" content="report.html">'])
@@ -368,21 +304,6 @@ def test_from_python_the_same_comparison_comes_back_and_is_written_only_where_wa
     ):
         with pytest.raises(SettingsError):
             compare(*folders, **wrong)
-
-
-def test_the_printed_table_has_80_columns_and_every_cell_beside_its_group(made):
-    out = made[1][1]
-    printed = out.partition("\n\n")[2].partition("\nwrote")[0].rstrip().splitlines()
-    assert max(map(len, printed)) <= 80
-    printed = [line for line in printed if not line.startswith(" ")]  # less the ends of broken labels
-    comparison = compare(made[0] / "sweep", target=5)
-    head, *lines = comparison.table()
-    for title, *cells in zip(*[head[1:], *(line[1:] for line in lines)], strict=True):
-        start = next(i for i, line in enumerate(printed) if re.search(rf"  {re.escape(title)}(  |$)", line))
-        assert printed[start].split()[0] == "group"
-        for line, label, cell in zip(printed[start + 1 :], (line[0] for line in lines), cells, strict=False):
-            assert label.startswith(line.partition("  ")[0])
-            assert cell in line
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -6,7 +6,6 @@ from folders import curve, write_run
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
-from rl_plasticity.comparison.plotting import columns_of_legend
 from rl_plasticity.comparison.table import summarize
 from rl_plasticity.runs.folder import RunFolder
 
@@ -36,9 +35,3 @@ def test_a_metric_that_is_0_throughout_has_no_panel_and_one_that_is_once_not_has
     ]
     assert "N/resets" in panels
     assert "N/reset_units" not in panels
-
-
-def test_a_legend_in_several_lines_has_lines_of_about_equal_length():
-    assert columns_of_legend(["four"] * 4, 2.5) == 2  # three would fit, which would leave the fourth alone
-    assert columns_of_legend(["four"] * 4, 6.9) == 4
-    assert columns_of_legend(["a name that is wider than the figure"] * 3, 1.0) == 1

@@ -108,12 +108,6 @@ def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
     assert any("walker-run is in no statistic" in w for w in c.warnings)
 
 
-def test_returns_of_gymnasium_tasks_are_never_divided(tmp_path):
-    folders = [([f"env=gym:{e}-v1", *STEPS], finals(1, 2)) for e in ("A", "B")]
-    c = summarize(groups_of(tmp_path, *folders, mix=["env.name"]))
-    assert c.rows[0]["mean"].value == 1.5
-
-
 def test_supervised_runs_are_compared_by_task(tmp_path):
     rows = {0: tasks([1.0, 0.8, 0.6]), 1: tasks([0.9, 0.7, 0.5])}
     short = {0: tasks([1.0, 1.0]), 1: tasks([0.9, 0.9])}
@@ -158,13 +152,6 @@ def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_pat
     ):
         with pytest.raises(SettingsError, match=nearest):
             summarize(given, name)
-
-
-def test_a_run_without_an_evaluation_yet_is_left_out_with_a_word(tmp_path):
-    rows = finals(1, 2) | {2: curve([3.0], "q_mean")}
-    c = summarize(groups_of(tmp_path, (STEPS, rows)))
-    assert c.rows[0].seeds == 2
-    assert any("seed 2" in w and "no eval/return yet" in w for w in c.warnings)
 
 
 def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
@@ -266,17 +253,6 @@ def test_with_few_seeds_only_gaps_have_an_interval_and_it_is_student_s(tmp_path)
     assert "fewer than 5 seeds, so at most gaps have an interval: none" in alone.warnings
 
 
-def test_five_seeds_have_intervals_but_none_where_every_resample_is_the_same(tmp_path):
-    c = summarize(groups_of(tmp_path, (STEPS, finals(*range(11, 16))), (PERIODIC, finals(*range(5)))))
-    none = c.rows[0]
-    assert none["mean"].interval is not None
-    assert none["iqm"].interval is not None
-    assert (none["probability_of_improvement"].value, none["probability_of_improvement"].interval) == (
-        1,
-        None,
-    )  # 1.00 [1.00, 1.00] would say too much
-
-
 def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_path):
     rng = np.random.default_rng(0)
     noise = [finals(*rng.normal(10, 3, size=5).tolist()) for _ in range(8)]
@@ -294,16 +270,6 @@ def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_
     assert (low, high) == pytest.approx(expected)
     assert "8 groups of 5 seeds" in c.verdict()
     assert "that holds for all 7 groups at once" in c.verdict()
-
-
-def test_the_verdict_says_which_runs_are_not_in_the_gap_and_which_group_is_unfinished(tmp_path):
-    nan = float("nan")
-    diverged = finals(9, 9.5, 9.75) | {3: curve([0.0, 5.0, nan]), 4: curve([0.0, 5.0, nan])}
-    c = summarize(groups_of(tmp_path / "a", (STEPS, finals(1, 2, 3, 4, 5)), (["reg=l2", *STEPS], diverged)))
-    assert "l2 is 7.42 above none on average (3 seeds)" in c.verdict()
-    short = {seed: curve([5.0, 6.0]) for seed in range(2)}
-    c = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2)), (["reg=l2", *STEPS], short)))
-    assert "is that of l2*" in c.verdict()
 
 
 def of(name, *values):

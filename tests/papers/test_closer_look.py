@@ -1,7 +1,6 @@
 """What is measured for the papers alone, by hand-computed numbers; in training it changes nothing and resumes."""
 
 import math
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ from torch import nn
 from papers import closer_look
 from papers.closer_look import ChannelNorms, Covariance, EffectiveSteps, SpanShapes, TaskStarts, patches
 from papers.weights import generalized_gaussian_shape, project_to_input_span
-from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import SGD, Adam
 from rl_plasticity.networks import MLP
@@ -25,7 +23,6 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.supervised import command
 from rl_plasticity.training.epochs import cross_entropy
 from rl_plasticity_zoo.optimizers import AdamP
-from rl_plasticity_zoo.resnet import BasicBlock
 
 LOOKS = Path(closer_look.__file__).parent / "looks"
 SETTINGS = SimpleNamespace(measure_every_epochs=1, measure_every_updates=0, log_every_updates=1)
@@ -107,34 +104,6 @@ def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_lay
         torch.testing.assert_close(found[f"task/{quantity}/3"], expected["3"])
         assert (found[f"task/{quantity}"] > 0).all()
     assert all((value == 0).all() for value in logged_by(starts.on_task).values())  # since that start nothing has moved
-
-
-def test_in_a_residual_network_every_activation_counts_those_behind_a_sum_too(monkeypatch):
-    def make(seeds):
-        return nn.Sequential(
-            nn.Conv2d(1, 4, 3), nn.ReLU(), BasicBlock(4, 4, 1, nn.BatchNorm2d, "relu"), nn.Flatten(), nn.Linear(64, 3)
-        )
-
-    found = logged_by(starts_of(Learner(make), torch.randn(6, 1, 6, 6), monkeypatch).on_task)
-    names = {name.removeprefix("task/").partition("/")[2] for name in found} - {""}
-    assert names == {"1", "2.residual.2", "2.relu"}
-
-
-def test_so_many_images_are_looked_at_as_their_activations_are_kept(monkeypatch):
-    x, _ = labelled()
-    learner = learner_of()
-    monkeypatch.setattr(closer_look, "LARGEST", 14 * 7 + 5)  # 8 + 6 activations for each image and run
-    assert starts_of(learner, x, monkeypatch).images.shape == (2, 7, 5)
-    alone = starts_of(learner_of([3]), x[:1], monkeypatch)
-    assert alone.images.shape == (1, 7, 5)  # whatever trains beside it
-    monkeypatch.setattr(closer_look, "LARGEST", 3)
-    assert starts_of(learner, x, monkeypatch).images.shape == (2, 1, 5)
-
-
-def test_a_network_without_hidden_layers_is_not_measured_and_that_is_said(monkeypatch, capsys):
-    starts = starts_of(Learner(lambda seeds: nn.Linear(5, 3)), torch.randn(6, 5), monkeypatch)
-    assert capsys.readouterr().err == "how far hidden layers move is not measured: the network has none\n"
-    assert logged_by(starts.on_task) == {}
 
 
 # --- the applied step -----------------------------------------------------------------------------------------------
@@ -311,17 +280,6 @@ def test_a_run_that_is_looked_at_closely_resumes_bit_for_bit(stop, asked, tmp_pa
     folder = run_looked_at(RUN, ["tasks", "steps"], tmp_path / "run", StopAfter(stop))
     resume_looked_at(folder, "tasks", "steps")
     assert (folder / "metrics.csv").read_bytes() == (asked / "metrics.csv").read_bytes()
-
-
-def test_a_run_that_was_looked_at_closely_is_not_resumed_without(tmp_path):
-    folder = run_looked_at(RUN, ["tasks"], tmp_path / "run", StopAfter(3))
-    before = (folder / "metrics.csv").read_bytes()
-    with pytest.raises(SettingsError, match=r"add plugins=\[papers.looks.tasks\]"):
-        go(command, [f"resume={folder}"])
-    shutil.move(folder / "provenance.json", tmp_path)  # what names the plugs
-    with pytest.raises(FaultyRun, match=r"callbacks\.task_starts"):
-        go(command, [f"resume={folder}"])
-    assert (folder / "metrics.csv").read_bytes() == before
 
 
 def steps(folder, name, run="0"):

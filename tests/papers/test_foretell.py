@@ -23,11 +23,6 @@ def test_tasks_of_other_scales_do_not_make_a_correlation():
     assert spearmanr(x, y).statistic > 0
 
 
-def test_runs_that_have_not_ended_are_none(tmp_path):
-    write_run(tmp_path / "a", ["total_env_steps=1500"], {0: curve([0.0, 5.0], every=500)})
-    refused(lambda: foretell.run(tmp_path, None, None, [], []), "no finished run", str(tmp_path))
-
-
 def test_the_early_measure_meets_the_later_return_and_its_interval_is_of_groups(tmp_path):
     for n, coef in enumerate([1e-5, 1e-4, 1e-3, 1e-2, 1e-1]):
         rows = {
@@ -54,22 +49,6 @@ def test_a_run_that_is_not_finite_had_the_worst_return(tmp_path):
     rows = {seed: curve([0.0, [4.0, np.nan, 2.0][seed]], every=500) for seed in range(3)}
     write_run(tmp_path / "run", ["total_env_steps=1000"], rows)
     assert [run.outcome for run in foretell.seen(foretell.runs_below(tmp_path), 500)] == [4.0, -np.inf, 2.0]
-
-
-def test_the_interval_is_of_correlations_in_samples_of_whole_groups_that_vary(monkeypatch):
-    monkeypatch.setattr(foretell, "RESAMPLES", 200)
-    monkeypatch.setattr(foretell, "FEW", 3)
-    rng = np.random.default_rng(1)
-    x, y = np.r_[rng.normal(size=5), np.full(7, 0.1)], rng.normal(size=12)
-    members = [np.arange(5), np.arange(5, 7), np.arange(7, 12)]
-    samples = [
-        np.concatenate([members[i] for i in of_one]) for of_one in np.random.default_rng(0).integers(3, size=(200, 3))
-    ]
-    varied = [sample for sample in samples if len({*x[sample]}) > 1]
-    assert len(varied) < 200
-    expected = np.percentile([np.corrcoef(x[sample], y[sample])[0, 1] for sample in varied], [2.5, 97.5])
-    got = foretell.interval(x, y, {i: [*of_group] for i, of_group in enumerate(members)}, np.random.default_rng(0))
-    np.testing.assert_allclose(got, expected)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ import pytest
 from folders import write_run
 
 from papers import layout
-from papers import study as studies
 from rl_plasticity.comparison import loading
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
@@ -100,18 +99,6 @@ def test_layers_stand_in_the_network_s_order_and_a_family_is_a_line_for_each_mem
     assert [line.get_ydata().tolist() for line in family.lines] == [[2, 1.5], [2, 1.2]]
 
 
-def test_a_panel_of_its_own_has_its_runs_methods_and_scale(tmp_path):
-    methods = {
-        name: supervised(tmp_path / name, *settings, seeds={0: of_task(0.1, 0.2)})
-        for name, settings in {"none": [], "weak": ["reg=l2", "reg.coef=1e-4"], "l2": ["reg=l2"]}.items()
-    }
-    methods["l2"] += supervised(tmp_path / "strong", "reg=l2", "reg.coef=1e-1", seeds={0: of_task(0.7, 0.8)})
-    panel = {"metric": "task/train_accuracy", "where": {"reg.coef": 0.1}, "methods": ["none", "l2"], "log": True}
-    axes = layout.draw({"columns": 1, "panels": [panel | {"title": "here"}]}, methods).axes[0]
-    assert sorted(line.get_ydata().tolist() for line in axes.lines) == [[0.1, 0.2], [0.7, 0.8]]
-    assert (axes.get_title(), axes.get_yscale()) == ("here", "log")
-
-
 def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_each_value(tmp_path):
     def of(label, norm, *ends):
         seeds = {i: {"eval/test_accuracy": [(10, 0.0), (20, end), (40, end)]} for i, end in enumerate(ends)}
@@ -149,19 +136,6 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     alone = layout.draw({"columns": 1, "panels": [panel | {"by": ""}]}, {"l2": methods["l2"]})
     assert [line.get_xdata()[0] for line in alone.axes[0].lines] == pytest.approx([0.45])
     assert not alone.legends
-
-
-def test_rows_beside_curves_are_named_and_have_the_colours_of_their_curves(tmp_path):
-    seeds = {seed: of_task(0.2, 0.4 + seed / 10) for seed in (0, 1)}
-    methods = {label: supervised(tmp_path / label, f"reg={label}", seeds=seeds) for label in ("none", "l2")}
-    spec = studies.load("rl/continual-walker").draw
-    panels = [panel | {"metric": "task/train_accuracy"} for panel in spec["panels"]]
-    figure = layout.draw(spec | {"panels": panels}, methods)
-    curves, rows = figure.axes
-    assert [label.get_text() for label in rows.get_yticklabels()] == ["no method", "l2"]
-    colours = [line.get_color() for line in curves.lines]
-    assert [line.get_color() for line in rows.lines] == colours
-    assert [line.get_color() for line in figure.legends[0].get_lines()] == colours
 
 
 def test_a_level_is_a_dotted_line_across_curves_and_rows_named_once_and_no_curve(tmp_path):
@@ -248,28 +222,3 @@ def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_se
     assert layout.table(spec, methods) == [
         ["method", "digits"], ["WD", f"0.5000 ± {np.std([0.4, 0.6], ddof=1):.4f} (2)"], ["WRS", "0.7000 (1)"],
     ]  # fmt: skip
-
-
-def test_more_methods_than_colours_are_told_apart_by_dashes(tmp_path):
-    runs = {str(i): supervised(tmp_path / str(i), "reg=l2", seeds={0: of_task(0.1, 0.1 + i / 20)}) for i in range(12)}
-    figure = layout.draw({"metrics": ["task/train_accuracy"], "x": "task"}, runs)
-    drawn = [(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines]
-    assert len({*drawn}) == 12
-    assert [(line.get_color(), line.get_linestyle()) for line in figure.legends[0].get_lines()] == drawn
-
-
-def test_four_marks_stay_within_their_row_and_metrics_of_different_size_have_their_own_axes(tmp_path):
-    def of(label, lr):
-        seeds = {
-            i: {"eval/test_accuracy": [(10, 0.1), (20, 0.2)], "loss": [(10, 90.0), (20, 90.0 + i)]} for i in (0, 1)
-        }
-        return supervised(tmp_path / label / str(lr), f"lr={lr}", *(["reg=l2"] if label == "l2" else []), seeds=seeds)
-
-    methods = {label: [run for lr in (1e-4, 1e-3, 1e-2, 1e-1) for run in of(label, lr)] for label in ("none", "l2")}
-    panel = {"kind": "rows", "by": "lr"}
-    panels = [panel | {"metric": "eval/test_accuracy"}, panel | {"metric": "loss"}]
-    small, large = layout.draw({"columns": 2, "panels": panels}, methods).axes
-    rows = [float(line.get_ydata()[0]) for line in small.lines]
-    assert rows == sorted(rows)
-    assert [round(row) for row in rows] == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert small.get_xlim()[1] < 1 < 80 < large.get_xlim()[0]

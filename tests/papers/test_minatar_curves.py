@@ -6,7 +6,6 @@ import pytest
 from folders import curve, write_run
 
 from papers import minatar_curves
-from rl_plasticity.errors import SettingsError
 
 PUBLISHED = [
     {"env": "minatar:breakout", "env_step": step, "return": "1.5", "low": "1.2", "high": "1.8"}
@@ -35,25 +34,6 @@ def test_the_table_has_the_published_return_and_the_mean_of_ours_with_its_interv
     assert last == "| breakout | 200 | 1.5 (1.2 to 1.8) | 2.0 [-10.7, 14.7] |"  # 2 +- 12.706 * sqrt(2) / sqrt(2)
 
 
-def test_runs_of_no_published_game_are_refused_by_its_name(tmp_path):
-    runs_of(tmp_path, "minatar:freeway")
-    with pytest.raises(SettingsError, match="minatar:breakout"):
-        minatar_curves.of_runs(PUBLISHED, tmp_path)
-
-
-def test_returns_of_other_games_stay_and_those_of_a_game_are_replaced(tmp_path, monkeypatch):
-    monkeypatch.setattr(minatar_curves, "EPISODES", 10)
-    runs_of(tmp_path / "runs")
-    header = "env,env_step,return,low,high\n"
-    (tmp_path / "published.csv").write_text(header + "minatar:breakout,200,1.5,1.2,1.8\nminatar:freeway,200,1,1,1\n")
-    kept = tmp_path / "returns.csv"
-    kept.write_text("env,seed,env_step,return\nminatar:breakout,7,200,9.0\nminatar:freeway,3,200,2.5\n")
-    monkeypatch.setattr("sys.argv", ["m", str(tmp_path / "published.csv"), "--runs", str(tmp_path / "runs")])
-    minatar_curves.main()
-    lines = ["minatar:freeway,3,200,2.5", "minatar:breakout,0,200,14.5", "minatar:breakout,2,200,16.5"]
-    assert kept.read_text().splitlines()[1:] == lines
-
-
 def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(minatar_curves, "EPISODES", 10)
     runs_of(tmp_path / "runs")
@@ -64,15 +44,6 @@ def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones
     assert "| breakout | 200 | 1.5 (1.2 to 1.8) | 15.5 " in capsys.readouterr().out
     assert (tmp_path / "figure.png").stat().st_size > 1000
     assert (tmp_path / "returns.csv").read_text().startswith("env,seed,env_step,return\nminatar:breakout,0,200,14.5\n")
-
-
-def test_a_run_that_ended_earlier_has_no_return_at_a_later_step_and_the_table_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(minatar_curves, "EPISODES", 10)
-    runs_of(tmp_path)
-    later = [{**PUBLISHED[0], "env_step": "201"}]
-    lines = minatar_curves.of_runs(later, tmp_path)
-    assert all(math.isnan(float(line["return"])) for line in lines)
-    assert minatar_curves.table(later, lines)[-1].endswith("| no run |")
 
 
 @pytest.mark.parametrize(

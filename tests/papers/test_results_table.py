@@ -38,15 +38,6 @@ def test_a_panel_can_be_chosen_and_one_that_there_is_not_is_an_error_that_names_
         results_table.table(tmp_path / "file.csv", panel="wlak")
 
 
-def test_runs_that_are_not_finite_are_counted(tmp_path):
-    lines = [*runs("run,none,,m,{seed},nan,,,1"), "run,none,,m,,,,,0"]
-    lines += [*runs("run,l2,,m,{seed},5.0,,,1"), "run,l2,,m,,50.0,40.0,60.0,4"]
-    assert table(tmp_path, FIGURE, *lines)[2:] == [
-        "| none | (0 of 5 runs finite) |",
-        "| l2 | 50.0 [40.0, 60.0] (4 of 5 runs finite) |",
-    ]
-
-
 def compared(group, mean, *gap):
     lines = [f"{group},a,{seed},r,9,final,{mean},,,1" for seed in range(5)]
     lines += [f"{group},all,,r,9,mean,{mean},0.4,0.6,5", f"{group},all,,r,9,area_under_curve,0.25,,,5", *gap]
@@ -64,15 +55,6 @@ def test_of_a_comparison_it_has_each_group_s_mean_and_its_gap_to_the_baseline(tm
         "| none | 0.500 [0.400, 0.600] | 0.250 | baseline |  |",
         "| l2 | 0.750 [0.400, 0.600] | 0.250 | +0.251 [-0.100, +0.600] | +0.251 [-0.300, +0.800] |",
         "| swr | 1.000 [0.400, 0.600] | 0.250 | +0.500 (unpaired) |  |",
-    ]
-
-
-def test_without_a_baseline_no_group_is_called_one(tmp_path):
-    assert table(tmp_path, COMPARISON, *compared("a", 0.5), *compared("b", 1.5)) == [
-        "|  | final | mean of the run |",
-        "| --- | --- | --- |",
-        "| a | 0.50 [0.40, 0.60] | 0.250 |",
-        "| b | 1.50 [0.40, 0.60] | 0.250 |",
     ]
 
 

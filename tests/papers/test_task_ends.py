@@ -1,10 +1,8 @@
 """``python -m papers.task_ends``: the returns at the ends of tasks that change."""
 
-import pytest
 from folders import curve, write_run
 
 from papers import task_ends
-from rl_plasticity.errors import SettingsError
 
 
 def test_there_is_a_line_for_each_run_and_task_with_its_method_and_what_was_known_before(tmp_path):
@@ -23,9 +21,3 @@ def test_there_is_a_line_for_each_run_and_task_with_its_method_and_what_was_know
         for seed in (0, 1)
         for task, first, end in ((0, 1.0, 10.0 + seed), (1, 2.0 + seed, 20.0))
     ]
-
-
-def test_runs_of_one_task_are_none(tmp_path):
-    write_run(tmp_path / "a", ["total_env_steps=200"], {0: curve([1.0, 2.0], "eval/return", 100)})
-    with pytest.raises(SettingsError, match=r"no run"):
-        task_ends.lines(tmp_path)

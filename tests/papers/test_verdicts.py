@@ -38,8 +38,3 @@ def test_the_table_has_student_s_interval_over_runs_and_counts_verdicts(study):
         "| none | 0.30 [-0.97, 1.57] | 1 `losing`, 1 `lost` |",
     ]
     refused(lambda: verdicts.table(study / "trainability.csv", "critc", "buffer"), "network", "'critc'", "'critic'")
-
-
-def test_runs_without_diagnosis_are_an_error(tmp_path):
-    write_run(tmp_path / "a", ["total_env_steps=2000"], {0: curve([1.0, 2.0])})
-    refused(lambda: verdicts.lines(tmp_path), str(tmp_path), "diagnosed")
