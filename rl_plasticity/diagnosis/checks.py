@@ -1,27 +1,26 @@
 """Other reasons than lost plasticity why a network does not learn. Each check returns one sentence, or none."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from rl_plasticity.errors import in_short
+from rl_plasticity.metrics import moved_fraction
 from rl_plasticity.structure import tensors_in
 
 HALF = (torch.bfloat16, torch.float16)
-
-
-def _first_three(found: Sequence[str]) -> str:
-    return ", ".join(found[:3]) + (" and others" if len(found) > 3 else "")
 
 
 def not_finite(net: nn.Module) -> list[str]:
     """Weights that are infinite or NaN."""
     bad = {name: int((~p.isfinite()).sum()) for name, p in net.named_parameters()}
     found = [f"{count} of {net.get_parameter(name).numel()} in {name!r}" for name, count in bad.items() if count]
-    return [f"not finite: {_first_three(found)}"] if found else []
+    return [f"not finite: {in_short(found)}"] if found else []
 
 
 def constant(targets: Any) -> list[str]:
@@ -42,7 +41,7 @@ def not_held(net: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
     """Trainable parameters that no optimizer changes."""
     held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     left = [repr(name) for name, p in net.named_parameters() if p.requires_grad and id(p) not in held]
-    return [f"not in the optimizer: {_first_three(left)}"] if optimizers and left else []
+    return [f"not in the optimizer: {in_short(left)}"] if optimizers and left else []
 
 
 def learning_rate(optimizers: Sequence[Optimizer]) -> list[str]:
@@ -61,15 +60,12 @@ def stale_moments(net: nn.Module, optimizers: Sequence[Optimizer], gradients: Ma
     near 1 where the moments fit the present gradients.
     """
     ratios = [torch.zeros(0)]
-    gradient_of = {p: gradients[name].float().abs() for name, p in net.named_parameters() if name in gradients}
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                state = optimizer.state.get(p, {})
-                if "exp_avg_sq" in state and p in gradient_of:
-                    unbiased = 1 - group["betas"][1] ** float(state.get("step", 0))
-                    root = (state["exp_avg_sq"].float() / max(1e-12, unbiased)).sqrt()
-                    ratios.append((root / gradient_of[p])[gradient_of[p] > 0].cpu())
+    for optimizer, (name, g) in product(optimizers, gradients.items()):
+        state = optimizer.state.get(net.get_parameter(name), {})
+        if "exp_avg_sq" in state:
+            unbiased = 1 - optimizer.defaults["betas"][1] ** float(state.get("step", 0))
+            root = (state["exp_avg_sq"].float() / max(1e-12, unbiased)).sqrt()
+            ratios.append((root / g.abs())[g != 0].cpu())
     ratio = float(torch.cat(ratios).median())  # NaN of none
     return [f"stale moments: Adam's remember gradients {ratio:.3g} times as large as today's"] if ratio > 30 else []
 
@@ -77,20 +73,16 @@ def stale_moments(net: nn.Module, optimizers: Sequence[Optimizer], gradients: Ma
 def does_not_move(net: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
     """Weights in half precision that updates leave unchanged, because the steps round to nothing."""
     halves = {name: p for name, p in net.named_parameters() if p.dtype in HALF}
-    if not halves:
-        return []
-    moved = sum(int((p.detach() != before[name]).sum()) for name, p in halves.items())
-    portion = moved / sum(p.numel() for p in halves.values())
-    kind = str(next(iter(halves.values())).dtype).removeprefix("torch.")
-    return [f"rounding: only {portion:.0%} of the {kind} weights moved in the first updates"] if portion < 0.5 else []
+    moved = float(moved_fraction(halves.values(), (before[name] for name in halves))) if halves else 1
+    return [f"rounding: only {moved:.0%} of the weights in half precision moved in the first updates"] * (moved < 0.5)
 
 
-def clipped(norms: Iterable[float], max_grad_norm: float | None) -> list[str]:
-    """Clipping that leaves less than a hundredth of the gradients."""
-    left = [min(1.0, max_grad_norm / n) for n in norms if max_grad_norm is not None and math.isfinite(n) and n > 0]
-    if not left or sum(left) / len(left) >= 0.01:
+def clipped(gradients: Mapping[str, Tensor], max_grad_norm: float | None) -> list[str]:
+    """Clipping that leaves less than a hundredth of the gradient of the first batch."""
+    norm = math.hypot(*(float(g.norm()) for g in gradients.values()))
+    if max_grad_norm is None or not max_grad_norm / (norm or 1) < 0.01:
         return []
-    return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {sum(left) / len(left):.2%} of the gradient"]
+    return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {max_grad_norm / norm:.2%} of the gradient"]
 
 
 # --- of agents --------------------------------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import first_line, nearest, warn
 from rl_plasticity.learning.learner import Learner
@@ -142,7 +140,12 @@ class Probe(nn.Module):
         self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
         # Of a learner only the units that can be recycled: those have always been logged. Else all units.
         found = structure.hidden_units(net) if self._learner else structure.activations()
-        self.units: list[HiddenLayer] = [] if structure.unknown else found
+        moved = [] if self._learner or self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
+        self.units: list[HiddenLayer] = [] if structure.unknown else [u for u in found if u not in moved]
+        recurrent = [n for n, m in net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
+        names = [*recurrent, *(unit.incoming.name for unit in moved)]
+        left = f"units inside of {', '.join(map(repr, names))}, or moved to another axis behind it, are not measured"
+        self.not_looked_into = left if names else ""  # a clause
         self._unknown = structure.unknown
         if not self._learner:
             if not self.layers:
@@ -151,7 +154,6 @@ class Probe(nn.Module):
                 self.register_buffer(f"initial_{i}", parameter.detach().clone())
         kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
         self._bounds = {u.name: bounds for u in self.units if (bounds := BOUNDS.get(kinds[u.activation, u.call]))}
-        self._places = [None if self._learner or self.runs else self._places_of(u, structure) for u in self.units]
         features = self._features()
         self.register_buffer("before", features[-1].clone() if features else torch.zeros(0))
 
@@ -159,12 +161,6 @@ class Probe(nn.Module):
     def net(self) -> nn.Module:
         """The network that is measured."""
         return self._net[0]
-
-    @property
-    def not_looked_into(self) -> str:
-        """A clause that names the modules whose hidden units are not measured, or an empty string."""
-        recurrent = [n for n, m in self.net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
-        return f"the units inside {', '.join(map(repr, recurrent))} are not measured" if recurrent else ""
 
     def left_out(self, values: Collection[str], with_loss: bool) -> dict[str, str]:
         """Names of the metrics that other networks have and that are not in `values`, each with the reason."""
@@ -228,14 +224,12 @@ class Probe(nn.Module):
 
         Args:
             loss: called as ``loss(output, *targets)`` with the network's output for a batch of one example, and its
-                targets. It returns ``[*runs]``: one number for an ordinary network. So the training loss, a mean over
-                the batch, fits.
+                targets. So the training loss, a mean over the batch, fits. Several numbers are summed.
             targets: one or several tensors ``[*runs, n, ...]``, with as many examples as the inputs.
 
         Raises:
-            ValueError: for a plain network: the number of targets is not that of the inputs; the loss has another
-                shape; loss or network cannot be differentiated for one example at a time, for example because it writes
-                to a buffer or draws noise.
+            ValueError: the number of targets is not that of the inputs; loss or network cannot be differentiated for
+                one example at a time, for example because it writes to a buffer or draws noise.
         """
         k = len(self.runs)
         pairs = zip(self._names, self.layers, strict=True)
@@ -248,14 +242,13 @@ class Probe(nn.Module):
         if len({shape[k] if len(shape) > k else None for shape in shapes}) > 1:
             got = ", ".join(map(str, shapes))
             raise ValueError(f"example and targets must have as many examples each, in axis {k}: got {got}")
-        loss = _of_one_example(loss, self.runs)
         first = with_tensors([self._inputs, wanted], lambda x: x.narrow(k, 0, min(GRADIENTS, x.shape[k])))
         (positional, named), some_targets = first
         try:
             with random_states_kept(self.net), torch.enable_grad():
                 net = shadow(self.net).eval()
                 spectra = gradient_spectrum(net, small, loss, positional, some_targets, self.runs, named=named)
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError) as error:
             raise ValueError(
                 f"network and loss cannot be differentiated for one example at a time: {first_line(error)}"
             ) from error
@@ -297,63 +290,12 @@ class Probe(nn.Module):
         if not self.units:
             return []
         activations = activations_of(self.net, self.units, self._inputs)
-        return [
-            rows_of_units(unit, a, self.runs) if places is None else wide(a.flatten()[places])
-            for unit, a, places in zip(self.units, activations, self._places, strict=True)
-        ]
-
-    @torch.no_grad()
-    def _places_of(self, unit: HiddenLayer, structure: Structure) -> Tensor | None:
-        """The places of each unit in the flattened activation, ``[places, units]``, if operations moved the axes.
-
-        A call finds them in which the layer returns the numbers of its units, and activations and norm layers return
-        their input. None where the units are in the usual axis, or where it cannot be told.
-        """
-        modules = dict(unwrapped(self.net).named_modules())
-        module = modules.get(unit.incoming.name)
-        if module is None or _between(unit, structure) <= KEEP_AXES:
-            return None
-        axis = 1 if unit.incoming.role == "conv" else -1
-
-        def call(code: Callable[[Tensor], Tensor]) -> Tensor:
-            def replaced(_module: nn.Module, _inputs: Any, output: Any) -> Any:
-                if not isinstance(output, Tensor):
-                    return output
-                numbers = code(torch.arange(output.shape[axis], device=output.device, dtype=output.dtype))
-                return numbers.reshape(-1, *(1,) * (output.ndim - 2 if axis == 1 else 0)).expand_as(output).clone()
-
-            hook = module.register_forward_hook(replaced)
-            try:
-                with _AsTheyAre():
-                    return wide(activations_of(self.net, [unit], self._inputs)[0])
-            finally:
-                hook.remove()
-
-        # Zeros and ones take out what the operations between add and multiply: what remains are the units' numbers.
-        none, ones, numbers = (call(code) for code in (torch.zeros_like, torch.ones_like, lambda n: n + 1))
-        found = (numbers - none) / (ones - none)
-        if not found.isfinite().all() or (found - found.round()).abs().max() > 0.1:
-            return None
-        units = found.round().long().flatten()
-        each = units.bincount()
-        each = each[each > 0]
-        return units.argsort(stable=True).reshape(len(each), -1).T if (each == each[0]).all() else None
+        return [rows_of_units(unit, a, self.runs) for unit, a in zip(self.units, activations, strict=True)]
 
 
 # What may lie between a layer and an activation without moving the units to another axis.
 KEEP_AXES = ops.NORMS | ops.SUMS | ops.SCALINGS | ops.POOLS - {"mean", "amax", "max"} | ops.ACTIVATIONS
 KEEP_AXES |= {"contiguous", "to", "float", "double", "type_as", "clone", "detach", "the addition of a constant"}
-
-
-class _AsTheyAre(TorchFunctionMode):
-    """Lets activations and norm layers return their input."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if ops.plain(getattr(func, "__name__", "")) in ops.ACTIVATIONS | ops.NORMS | {"prelu"} and args:
-            return args[0]
-        return func(*args, **(kwargs or {}))
 
 
 def _between(unit: HiddenLayer, structure: Structure) -> set[str]:
@@ -404,19 +346,6 @@ def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> d
     matrices = [wide(m) for layer in ordered if (m := layer.matrix(net)) is not None]
     norm = weight_norm(map(wide, net.parameters()), runs)
     return {"weight_norm": norm} | ({"sigma1": largest_sigma1(matrices)} if matrices else {})
-
-
-def _of_one_example(loss: Callable[..., Tensor], runs: tuple[int, ...]) -> Callable[..., Tensor]:
-    """`loss` with a check that it returns one number for each run."""
-
-    def checked(output: object, *targets: Tensor) -> Tensor:
-        value: object = loss(output, *targets)
-        if not isinstance(value, Tensor) or value.shape not in (runs, (*runs, 1)):
-            got = [*value.shape] if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"the loss of one example must be a tensor of shape {[*runs]}, got {got}")
-        return value
-
-    return checked
 
 
 def _measured(

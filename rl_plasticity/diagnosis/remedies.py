@@ -16,17 +16,16 @@ from rl_plasticity.diagnosis.trials import Trials
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.attached import attach
 from rl_plasticity.seeding import derive, random_states_kept
-from rl_plasticity.structure import Example, layers, read
+from rl_plasticity.structure import Example, read
 
 Repair = Callable[[Subject, nn.Module, Example], object]
 """Changes a copy, given a fresh network like it and inputs. Raises ValueError if the network does not fit."""
 
 
-def _intervention(name: str, with_example: bool = False, **settings: object) -> Repair:
+def _intervention(name: str, **settings: object) -> Repair:
     def repair(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
-        example = {"example": inputs} if with_example else {}
         intervention = make_intervention(name, **settings)
-        intervention.apply_(changed.net, (), make=lambda: copy.deepcopy(fresh), **example)  # type: ignore[arg-type]
+        intervention.apply_(changed.net, (), make=lambda: copy.deepcopy(fresh), example=inputs)
 
     return repair
 
@@ -40,18 +39,6 @@ def _attached(name: str, coef: float) -> Repair:
     return repair
 
 
-@torch.no_grad()
-def fresh_norms(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
-    """W <- W ||W_fresh||_F / ||W||_F in every layer; biases and norm layers stay."""
-    for layer in layers(changed.net):
-        mine, theirs = layer.matrix(changed.net), layer.matrix(fresh)
-        if mine is None or theirs is None:
-            continue
-        axes = (-2, -1)
-        norm = mine.norm(dim=axes, keepdim=True)
-        mine.mul_(torch.where(norm > 0, theirs.norm(dim=axes, keepdim=True) / norm, torch.ones_like(norm)))
-
-
 def with_layer_norm(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
     """Add LayerNorm without gain and shift between each linear layer or convolution and the activation behind it.
 
@@ -62,7 +49,7 @@ def with_layer_norm(changed: Subject, fresh: nn.Module, inputs: Example) -> None
     """
     modules = dict(changed.net.named_modules())
     units = read(changed.net, inputs).activations()
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    kinds = nn.Linear | nn.modules.conv._ConvNd
     places = {u.incoming.name for u in units if not u.norms and isinstance(modules.get(u.incoming.name), kinds)}
     if not places:
         raise ValueError("no linear layer or convolution has an activation and no norm layer behind it")
@@ -76,14 +63,13 @@ def _normalized(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
 
 REMEDIES: dict[str, Repair] = {
     "LayerNorm": with_layer_norm,
-    "fresh norms": fresh_norms,
     "fire": _intervention("fire"),
-    "redo": _intervention("redo", with_example=True),
-    "head": _intervention("head", with_example=True),
+    "redo": _intervention("redo"),
+    "head": _intervention("head"),
     "shrink_perturb": _intervention("shrink_perturb", coef=0.5, init="fresh"),
     "spectral attached": _attached("spectral", 1e-3),
 }
-"""Remedies by name: `INTERVENTIONS` that can be tried at once, two changes of the network itself, a regularizer."""
+"""Remedies by name: `INTERVENTIONS` that can be tried at once, a change of the network itself, a regularizer."""
 
 
 def try_on_copies(trials: Trials) -> dict[str, Tensor | None]:

@@ -3,34 +3,16 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import takewhile
-from typing import Any, Literal, NamedTuple, Self, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple, Self
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
 LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 LONGER = "in a longer trial"  # your network
 
-# Student's t at 0.975 for 1, 2, ... degrees of freedom. For more of them the normal distribution's 1.96 is near enough.
-STUDENT: tuple[float, ...] = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-    2.201,
-    2.179,
-    2.160,
-    2.145,
-    2.131,
-)
-STUDENT += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042)
+# Student's t at 0.975 for 1, 2, ... degrees of freedom.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
 
 class Estimate(NamedTuple):
@@ -42,12 +24,11 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
-        mean = sum(values) / len(values)
-        if len(values) < 2:
-            return cls(mean, -math.inf, math.inf)
-        deviation = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-        t = STUDENT[len(values) - 2] if len(values) - 2 < len(STUDENT) else 1.96
-        half = t * deviation / math.sqrt(len(values))
+        """The estimate from two values or more."""
+        n = len(values)
+        mean = sum(values) / n
+        t = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96 + 2.5 / (n - 1)
+        half = t * math.dist(values, [mean] * n) / math.sqrt(n * (n - 1))
         return cls(mean, mean - half, mean + half)
 
     def __str__(self) -> str:
@@ -116,40 +97,20 @@ class Report:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
-        """The report whose JSON has this content. Numbers that are null are NaN.
+        """The report whose JSON has this content, and more. Numbers that are null are NaN.
 
         Raises:
             Exception: it is no report's.
         """
 
-        def number(value: Any) -> float:
-            return math.nan if value is None else float(value)
+        def typed(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                value = {name: typed(one) for name, one in value.items()}
+                kind: Any = {Estimate._fields: Estimate, Remedy._fields: Remedy}.get(tuple(value), dict)
+                return kind(**value)
+            return tuple(map(typed, value)) if isinstance(value, list) else math.nan if value is None else value
 
-        def estimate(value: Mapping[str, Any]) -> Estimate:
-            return Estimate(*(number(value[end]) for end in Estimate._fields))
-
-        if content["verdict"] not in get_args(Verdict):
-            raise ValueError(f"there is no verdict {content['verdict']!r}")
-        gap = content["smallest_gap"]
-        return cls(
-            verdict=content["verdict"],
-            why=str(content["why"]),
-            causes=tuple(map(str, content["causes"])),
-            evidence={arm: estimate(value) for arm, value in content["evidence"].items()},
-            losses={arm: number(value) for arm, value in content["losses"].items()},
-            symptoms={name: (number(mine), number(fresh)) for name, (mine, fresh) in content["symptoms"].items()},
-            remedies=tuple(
-                Remedy(
-                    str(tried["name"]),
-                    estimate(tried["learned"]),
-                    number(tried["closes"]),
-                    None if tried["changes"] is None else float(tried["changes"]),
-                )
-                for tried in content["remedies"]
-            ),
-            smallest_gap=None if gap is None else float(gap),
-            protocol=dict(content["protocol"]),
-        )
+        return cls(**{one.name: typed(content[one.name]) for one in fields(cls)})
 
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]
@@ -164,27 +125,18 @@ class Report:
                 means = [self.evidence.get(f"{arm}/{k}") for k in kinds]
                 each = "".join(" " * 9 if e is None else f"{e.mean:>9.2f}" for e in means)
                 lines.append(f"  {arm:<22}{self.evidence[arm]!s:<24}{each}")
-        if self.protocol:
-            p = self.protocol
+        if p := self.protocol:
             lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
-            if "longer_updates" in p:
-                each = " and ".join(f"{updates} ({kind})" for kind, updates in p["longer_updates"].items())
-                lines.append(
-                    f"  (longer: {p['longer_repeats']} repeats of {each} updates on {p['longer_inputs']} inputs)"
-                )
+            for kind, updates in p.get("longer_updates", {}).items():
+                how = f"{p['longer_repeats']} repeats of {updates} updates on {p['longer_inputs']} inputs"
+                lines.append(f"  ({LONGER}: {how}, {kind})")
         if self.remedies:
-            known = any(r.changes is not None for r in self.remedies)  # not with the user's own batches
-            cost = f"{'changes outputs':>17}" * known
-            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{cost}"]
+            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{'changes outputs':>17}"]
             for r in self.remedies:
-                changes = "" if r.changes is None else f"{r.changes:.0%}" if r.changes < 10 else "> 1000%"
-                lines.append(f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}{changes:>{17 * known}}")
-            least = self.remedies[0].learned.low
-            alike = len([*takewhile(lambda r: r.learned.high >= least, self.remedies)])
-            told = f"; the first {alike} cannot be told apart" if alike > 1 else ""
-            lines.append(f"  (each with a new optimizer{told})")
-        if self.protocol.get("not_applicable"):
-            lines.append(f"  not applicable: {', '.join(self.protocol['not_applicable'])}")
+                changes = "" if r.changes is None else f"{min(r.changes, 10):.0%}"
+                lines.append(f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}{changes:>17}")
+            alike = sum(r.learned.high >= self.remedies[0].learned.low for r in self.remedies)
+            lines.append(f"  (each with a new optimizer; {alike} cannot be told from the best)")
         if self.symptoms:
             lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
             lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]

@@ -29,8 +29,7 @@ class Subject:
         optimizers: the torch optimizers that train it; none where they are unknown.
         fresh: makes a network like it with new weights.
         without_dropout: whether copies compute without dropout.
-        raised: whether every task is learned with Adam's usual rate, since the optimizer's own is too low for any.
-        lowered: multiplies the optimizer's rate, where that is too high for any task.
+        another_rate: the learning rate for every task, where the optimizer's own is too low or too high for any.
         attach: attaches a regularizer to new optimizers and their network.
     """
 
@@ -38,8 +37,7 @@ class Subject:
     optimizers: Sequence[Optimizer]
     fresh: Callable[[], nn.Module]
     without_dropout: bool
-    raised: bool = False
-    lowered: float = 1.0
+    another_rate: float | None = None
     attach: Callable[[Sequence[Optimizer], nn.Module], object] = lambda optimizers, net: None
 
     @property
@@ -53,10 +51,10 @@ class Subject:
         It is the optimizer's, before a schedule brought it down, if the task has the user's loss or the optimizer is an
         Adam, whose steps do not depend on the size of the loss. Else it is 1e-3, Adam's default.
         """
-        if self.raised or not self.optimizers or not self.knows(task):
-            return RATE
+        if self.another_rate or not self.optimizers or not self.knows(task):
+            return self.another_rate or RATE
         group = self.optimizers[0].param_groups[0]
-        return self.lowered * max(float(group["lr"]), float(group.get("initial_lr", 0))) or RATE
+        return max(float(group["lr"]), float(group.get("initial_lr", 0))) or RATE
 
     def knows(self, task: TrialTask) -> bool:
         """Whether the optimizer as it is can be tried on a task."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
-from rl_plasticity.structure.layer import runs_of, wide
+from rl_plasticity.structure.layer import wide
 
 BATCH = 64
 BANK = 256  # inputs that get drawn targets
@@ -66,11 +66,10 @@ class Bank:
     """
 
     def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = BANK) -> None:
-        taken: Example = inputs if isinstance(inputs, Tensor) else Arguments(*arguments_of(inputs))
-        self.inputs, self.runs, self.axis = inputs, runs, len(runs)
-        self.given = self._rows_of(taken)
+        self.inputs, self.runs, self.axis = Arguments(*arguments_of(inputs)), runs, len(runs)
+        self.given = self._rows_of(self.inputs)
         self.size = min(most, self.given)
-        self.example: Example = self.narrowed(taken)
+        self.example: Arguments = self.narrowed(self.inputs)
 
     def narrowed(self, values: Any) -> Any:
         """The first `size` rows of each tensor.
@@ -241,22 +240,9 @@ def own_batches(batches: Sequence[Any], criterion: Criterion, seed: int, updates
 
 
 def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
-    """The loss of one of the user's batches.
-
-    Raises:
-        SettingsError: the batch or what the loss returns has another form.
-    """
-    if isinstance(batch, tuple | list) and len(batch) == 2:
-        inputs, *targets = batch
-    elif isinstance(batch, Tensor) or hasattr(batch, "items"):
-        inputs, targets = batch, []
-    else:
-        kind = type(batch).__name__
-        raise SettingsError(f"a batch must be (inputs, targets), or a dict or tensor of inputs, got {kind}")
-    value: object = criterion(called(net, inputs), *targets)
-    if not isinstance(value, Tensor):
-        raise SettingsError(f"loss must return a tensor, got {type(value).__name__}")
-    return value
+    """The loss of one of the user's batches."""
+    inputs, *targets = batch if isinstance(batch, tuple | list) else (batch,)
+    return criterion(called(net, inputs), *targets)
 
 
 # --- where the tasks come from ----------------------------------------------------------------------------------------
@@ -271,7 +257,6 @@ class TaskSource:
         own: the user's loss, and the user's targets of all inputs that were given.
         batches, criterion: the user's next task and its loss.
         own_alone: whether the user's loss, where it is known, is the only one that is learned.
-        joined: inputs of several batches, on which units are measured; None for the first batch's.
     """
 
     bank: Bank | None
@@ -279,7 +264,6 @@ class TaskSource:
     batches: Sequence[Any] = ()
     criterion: Criterion | None = None
     own_alone: bool = False
-    joined: Tensor | None = None
 
     @classmethod
     def of_inputs(
@@ -289,12 +273,10 @@ class TaskSource:
         if inputs is None:
             raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
         bank = Bank(inputs, runs)
-        if loss is None and targets is None:
+        if loss is None or targets is None:
+            if loss is not targets:
+                raise SettingsError("loss= and targets= of the inputs go together; or give loss= and batches=")
             return cls(bank)
-        if loss is None:
-            raise SettingsError("targets= needs loss=, a function of output and targets")
-        if targets is None:
-            raise SettingsError("loss= needs targets= of the inputs, or batches=, a list of (inputs, targets)")
         bank.narrowed(targets)  # raises if they are not as many
         return cls(bank, (loss, targets))
 
@@ -308,12 +290,10 @@ class TaskSource:
             raise SettingsError("batches must be a list of (inputs, targets), such as list(loader)")
         with random_states_kept(net), torch.no_grad():
             try:
-                of_batch(net, batches[0], loss)
-            except SettingsError:
-                raise
+                of_batch(net, batches[0], loss).detach()
             except Exception as error:  # whatever a network or a loss may raise
                 raise SettingsError(f"the first batch cannot be learned: {first_line(error)}") from error
-            return cls(None, batches=batches, criterion=loss, joined=_joined(net, [*map(_inputs_of, batches)]))
+        return cls(None, batches=batches, criterion=loss)
 
     def longer(self) -> "TaskSource | None":
         """That of longer trials: more of the inputs, and the user's loss alone where it is known; None for batches."""
@@ -333,31 +313,13 @@ class TaskSource:
         """Inputs for one call."""
         if self.bank is not None:
             return self.bank.example
-        return _inputs_of(self.batches[0]) if self.joined is None else self.joined
+        inputs = [batch[0] if isinstance(batch, tuple | list) else batch for batch in self.batches]
+        # On few examples units look dead.
+        largest: Example = max(inputs[:BANK], key=lambda one: sum(x.numel() for x in tensors_in(one)))
+        return largest
 
     def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[TrialTask]:
         """The tasks of one repeat."""
         if self.bank is None:
             return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
         return drawn_tasks(fresh, self.bank, self.own, seed, updates)[-1 if self.own_alone else 0 :]
-
-
-def _inputs_of(batch: Any) -> Example:
-    return cast(Example, batch[0] if isinstance(batch, tuple | list) else batch)
-
-
-def _joined(net: nn.Module, inputs: Sequence[Example]) -> Tensor | None:
-    """Inputs of several batches as one, up to `BANK` examples, where the network takes it: on few, units look dead."""
-    axis = len(runs_of(net))
-    tensors = [x for x in inputs if isinstance(x, Tensor) and x.ndim > axis]
-    shapes = [x.shape[:axis] + x.shape[axis + 1 :] for x in tensors]
-    alike = [x for x, shape in zip(tensors, shapes, strict=True) if shape == shapes[0]]
-    if len(tensors) < len(inputs) or len(alike) < 2:
-        return None
-    joined = torch.cat(alike[: math.ceil(BANK / max(1, alike[0].shape[axis]))], axis)
-    joined = joined.narrow(axis, 0, min(BANK, joined.shape[axis]))
-    try:
-        called(net, joined)
-    except Exception:  # the first axis is not that of the examples
-        return None
-    return joined

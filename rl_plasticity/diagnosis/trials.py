@@ -242,16 +242,12 @@ class Trials:
 
     def removed(self, kinds: Sequence[str] | None = None, arm: str = FRESH) -> Tensor:
         """The part of the loss that an arm removed, the mean over the repeats, ``[kinds, runs]``."""
-        return torch.stack([self._removed(kind, self.loss(kind, arm)).mean(0) for kind in kinds or self.kinds])
-
-    def _removed(self, kind: str, end: Tensor) -> Tensor:
-        nothing = self.nothing(kind)
-        return (nothing - end) / nothing.abs()
+        pairs = [(self.nothing(kind), self.loss(kind, arm)) for kind in kinds or self.kinds]
+        return torch.stack([((nothing - end) / nothing.abs()).mean(0) for nothing, end in pairs])
 
     def best_rate(self) -> float:
-        """The multiple of the learning rate at which fresh networks learn most, over all tasks and runs."""
-        removed = [self._removed(kind, self._losses(kind, FRESH, END).movedim(1, 0)) for kind in self.kinds]
-        return self.rates[int(torch.stack(removed).clamp(min=-1).mean((0, 2, 3)).argmax())]
+        """The multiple of the learning rate that ends best for fresh networks in most tasks and runs, of two."""
+        return self.rates[int(torch.stack([self._best(kind, FRESH) for kind in self.kinds]).float().mean().round())]
 
 
 def _summary(curve: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from rl_plasticity.diagnosis import checks
@@ -150,8 +149,7 @@ def _subject(
     if not any(True for _ in inner.parameters()):
         raise SettingsError("nothing can be learned: the network has no parameters")
     optimizers = [] if optimizer is None else [*TorchState(inner, optimizer).optimizers]
-    plain = PlainNet(inner, (), make, None, None, ())
-    return Subject(inner, optimizers, plain.fresh, without_dropout=drawn)
+    return Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=drawn)
 
 
 # --- what follows from it ---------------------------------------------------------------------------------------------
@@ -175,6 +173,7 @@ def reports(
         beside: further findings for each run, which explain why it does not learn although nothing is lost.
     """
     every = range(math.prod(subject.runs))
+    beside = beside or [()] * len(every)
     if unusable := checks.not_finite(subject.net) or checks.constant(source.given_targets):
         return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
     trials = Trials(subject, source, repeats, updates or UPDATES, clip, seed)
@@ -192,14 +191,13 @@ def reports(
     mine, fresh = _metrics(trials)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
-        said = [*(beside[run] if beside else ()), *causes]
+        said = [*beside[run], *causes]
         better: tuple[Remedy, ...] = ()
         if verdict in BAD:
             said += _dead_layers(mine, fresh, run)
             better = ranked(trials, tried, run)
-        elif verdict == "plastic" and beside and beside[run]:
-            verdict = "something else"
         elif verdict == "plastic":
+            verdict = "something else" if beside[run] else verdict
             said += _slow_start(trials, run)
         numbers = *_numbers(trials, longer, run), _symptoms(mine, fresh, run)
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
@@ -228,7 +226,7 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     least = removed.mean(0) if rate > RATE / 100 else removed.amin(0)  # a tiny rate may fit the easiest alone
     if rate < RATE / 3 and bool((least < LEARNS).all()):
         cause = f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either"
-        subject.raised = True
+        subject.another_rate = RATE
     elif rate > RATE and bool((removed < HALF_LEARNED).any()):
         slower = "a fresh network at a lower rate"
         trials.run(slower, rates=[LOWER])
@@ -240,7 +238,7 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
             f"learning rate: with {rate:g} a fresh network removes {float(removed.mean()):.0%} of the loss, with a "
             f"tenth of that {float(lower.mean()):.0%}: it is too high"
         )
-        subject.lowered = LOWER
+        subject.another_rate = LOWER * rate
     else:
         return []
     trials.run(FRESH)
@@ -251,22 +249,20 @@ def _hindrances(trials: Trials) -> list[str]:
     """What keeps the network from learning as it is trained."""
     subject, task = trials.subject, trials.tasks[0][-1]
     found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
-    first: dict[str, Tensor] = {}  # the gradients of the first update
-    norms: list[float] = []  # those of the whole gradient, of each update
+    gradients: dict[str, Tensor] = {}  # of the first update
 
     def note_gradients() -> None:
-        gradients = {name: p.grad.detach().clone() for name, p in net.named_parameters() if p.grad is not None}
-        first.update({} if first else gradients)
-        norms.append(float(torch.stack([g.float().norm() for g in gradients.values()]).norm()))
+        new = {} if gradients else {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+        gradients.update({name: g.detach().float().clone() for name, g in new.items()})  # clipping writes to g
 
     with random_states_kept(subject.net):
         net, optimizers = subject.as_it_is(task)
         loss, updates = task.begin(net), min(CHECKED, task.updates)
         before = {name: p.detach().clone() for name, p in net.named_parameters()}
         learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, note_gradients)
-    found += checks.does_not_move(net, before) + checks.clipped(norms, trials.clip)
+    found += checks.does_not_move(net, before) + checks.clipped(gradients, trials.clip)
     if task.with_users_loss:  # drawn targets have gradients of another size than those that were remembered
-        found += checks.stale_moments(subject.net, subject.optimizers, first)
+        found += checks.stale_moments(subject.net, subject.optimizers, gradients)
     return found
 
 
@@ -276,14 +272,10 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Sub
     Raises:
         SettingsError: its parameters have other names or shapes.
     """
-    if isinstance(earlier, nn.Module):
-        earlier = unwrapped(earlier).state_dict()
-    elif not isinstance(earlier, Mapping):
-        raise SettingsError(f"earlier must be a network or its state_dict, got {type(earlier).__name__}")
-    old = subject.copied()
+    old, state = subject.copied(), unwrapped(earlier).state_dict() if isinstance(earlier, nn.Module) else earlier
     try:
-        old.net.load_state_dict(earlier)
-    except RuntimeError as error:
+        old.net.load_state_dict(state)
+    except (RuntimeError, TypeError) as error:
         raise SettingsError(f"earlier does not fit the network: {' '.join(str(error).split())}") from error
     return old
 
