@@ -68,21 +68,6 @@ def test_slots_of_truncated_episodes_are_used_again_after_their_transition_has_g
     assert recorder.buffer.last_obs.shape[1] == 16  # at most 9 rows are alive; never 500
 
 
-@pytest.mark.parametrize("steps", [3, 7, 23])
-def test_a_saved_buffer_continues_as_if_it_had_not_been_stopped(steps):
-    torch.manual_seed(1)
-    recorder = Recorder(ReplayBuffer(2, 7, 2, 1))
-    for step in range(steps):
-        recorder.step(truncated=torch.tensor([step % 3 == 2, step % 4 == 1]))
-    state = recorder.buffer.state_dict()
-    recorder.buffer = ReplayBuffer(2, 7, 2, 1)
-    recorder.buffer.load_state_dict(state)
-    recorder.check()
-    for step in range(20):
-        recorder.step(truncated=torch.tensor([step % 3 == 2, False]))
-        recorder.check()
-
-
 @pytest.mark.parametrize("capacity", [7, 100])
 def test_the_rows_since_each_of_several_moments_put_together_are_the_whole_buffer(capacity):
     torch.manual_seed(1)

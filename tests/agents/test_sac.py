@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from conftest import refused
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
@@ -247,16 +248,9 @@ def test_the_agent_learns_with_every_network_and_each_run_as_alone_with_critics_
     assert all(not torch.equal(p, q) for p, q in zip(before, together.actor.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"critic_width": 8}, "'critic_width'.*'mlp'"),
-        ({"network": "mpl"}, "'mpl'.*'mlp'"),
-    ],
-)
-def test_what_a_network_does_not_take_is_refused(settings, named):
-    with pytest.raises(ValueError, match=named):
-        SAC(4, 2, [0], **settings)
+def test_what_a_network_does_not_take_is_refused():
+    refused(lambda: SAC(4, 2, [0], critic_width=8), "'critic_width'", "'mlp'")
+    refused(lambda: SAC(4, 2, [0], network="mpl"), "'mpl'", "'mlp'")
 
 
 def test_a_network_may_take_what_no_command_line_can_write(monkeypatch):
@@ -266,5 +260,4 @@ def test_a_network_may_take_what_no_command_line_can_write(monkeypatch):
     monkeypatch.setitem(AGENT_NETWORKS, "own", own)
     agent = SAC(4, 2, [0], network="own", make=lambda widths, seeds: MLP(widths, seeds, layer_norm=False))
     assert [type(module).__name__ for module in agent.actor.net.trunk] == ["StackedLinear", "ReLU", "StackedLinear"]
-    with pytest.raises(ValueError, match=r"width\b.*an integer.*2\.5"):
-        SAC(4, 2, [0], network="own", width=2.5)
+    refused(lambda: SAC(4, 2, [0], network="own", width=2.5), "width", "an integer", "2.5")

@@ -137,19 +137,6 @@ def test_the_moments_of_what_starts_afresh_become_zero_in_a_learner_and_with_att
     assert all(m.any() for m in (learner.optimizer if not attached else TorchState(net, optimizer)).moments("0.weight"))
 
 
-def test_in_a_chain_and_side_by_side_it_says_what_starts_afresh_by_run():
-    net = MLP((5, 8, 3), [0, 1, 2])
-    both = SideBySide(
-        net,
-        (1, lambda n: make_regularizer("l2", n)),
-        (2, lambda n: Chain(n, make_regularizer("swr", n), ContinualBackprop(n, coef=1.0, maturity=0))),
-    )
-    with torch.no_grad():
-        new, _ = update(net, both, torch.randn(3, 6, 5))
-    assert new["0.weight"].shape == net[0].weight.shape
-    assert new["0.bias"].sum(-1).tolist() == [0, 1, 1]
-
-
 class Functional(nn.Module):
     def __init__(self):
         super().__init__()
@@ -261,35 +248,6 @@ def test_the_units_that_started_afresh_are_counted_by_run():
         masks = [update(net, regularizer, x)[0] for _ in range(6)]
         assert sum(m["0.bias"].sum(-1) + m["2.bias"].sum(-1) for m in masks).tolist() == expected
         assert {name: number.tolist() for name, number in regularizer.counts.items()} == {"reset_units": expected}
-
-
-def test_two_methods_of_a_chain_that_renew_units_are_counted_together_and_others_count_nothing():
-    net = plain_mlp()
-    both = Chain(net, *(ContinualBackprop(net, coef=1.0, maturity=0) for _ in range(2)))
-    with torch.no_grad():
-        update(net, both)
-    assert both.counts["reset_units"].item() == 4  # one of each of the two layers, twice
-    assert make_regularizer("spectral", net).counts == {}
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "expected"),
-    [
-        ("continual_backprop", {"coef": 0.05, "maturity": 3}, 6),  # 0.4 units are due an update, from the fourth on
-        ("continual_backprop", {"coef": 0.0}, math.inf),
-        ("self_normalized_resets", {"most": 100, "every_updates": 50}, 17),  # batches of 6
-        ("self_normalized_resets", {"most": 900, "least": 1, "every_updates": 9}, 10),
-        ("self_normalized_resets", {"most": 900, "least": 70, "every_updates": 9}, 12),
-    ],
-)
-@torch.no_grad()
-def test_the_first_unit_starts_afresh_at_the_update_that_the_settings_imply(name, settings, expected):
-    net = two_layers()
-    net[0].weight.zero_()
-    net[0].bias.fill_(-1.0)  # no unit ever fires
-    regularizer = make_regularizer(name, net, **settings)
-    new = [update(net, regularizer)[0]["0.bias"].any().item() for _ in range(20)]
-    assert new.index(True) + 1 == expected if expected < math.inf else not any(new)
 
 
 @torch.no_grad()
