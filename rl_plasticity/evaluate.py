@@ -36,7 +36,7 @@ def evaluate(folder: RunFolder, e: Evaluate) -> NDArray[np.float64]:
     except (ValueError, ImportError, gym.error.Error) as error:
         raise SettingsError(f"cannot make {env}: {error}") from error
     agent = trained.agent(envs)
-    with tqdm(total=trained.planned_steps(envs, e.episodes), unit=" env steps", mininterval=1) as bar:
+    with tqdm(unit=" env steps", mininterval=1) as bar:
         returns = trained.play(agent, envs, runs, e.episodes, e.evaluation_seed, e.deterministic, bar.update)
     envs.close()
 

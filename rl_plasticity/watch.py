@@ -7,9 +7,7 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from fractions import Fraction
+from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,30 +39,26 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     trained = Trained.of(folder, w.device, w.checkpoint)
     run = trained.one_run(w.seed, w.run)
     name = trained.plan.names[run]
-    file_name = f"video_{trained.step}_{name.file_name}.mp4"
-    path = folder.path / file_name if w.out is None else Path(w.out)
+    path = folder.path / f"video_{trained.step}_{name.file_name}.mp4" if w.out is None else Path(w.out)
     require_new(path, ".mp4")
     if sys.platform == "linux":  # draw without a display; the simulator reads it when it is imported, below
         os.environ.setdefault("MUJOCO_GL", "egl")
     envs = make_envs(trained, w, run)
-    agent = trained.agent(envs)
-    first, fps = picture(envs), pictures_per_second(trained, envs)
-    returns = np.zeros(0)
-    total = trained.planned_steps(envs, w.episodes)
+    agent, size, fps = trained.agent(envs), picture(envs).shape[1::-1], pictures_per_second(trained, envs)
+    returns: list[float] = []
 
     def film(file: IO[bytes]) -> None:
-        nonlocal returns
-        with (
-            tqdm(total=total, unit=" pictures", mininterval=1) as bar,
-            encoder(file.name, first.shape, fps) as add,
-        ):
+        as_mp4: Any = {"macro_block_size": 2, "output_params": ["-f", "mp4"]}
+        video = imageio_ffmpeg.write_frames(file.name, size, fps=fps, **as_mp4)
+        video.send(None)
+        with closing(video), tqdm(unit=" pictures", mininterval=1) as bar:
 
             def before_step() -> None:
-                add(picture(envs))
+                video.send(np.ascontiguousarray(picture(envs)))
                 bar.update()
 
             chosen = (w.episodes, w.evaluation_seed, w.deterministic)
-            (returns,) = trained.play(agent, envs, [run], *chosen, before_step)
+            returns.extend(trained.play(agent, envs, [run], *chosen, before_step)[0])
 
     write_atomically(path, film)
     envs.close()
@@ -81,15 +75,12 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
         SettingsError: the environment cannot be made, cannot draw, or lacks the camera.
     """
     task = trained.settings.env.name
-    gymnasium = task.startswith(("gym:", "minatar:"))
-    view: dict[str, Any]
-    if gymnasium:
+    if task.startswith(("gym:", "minatar:")):
         camera = "camera_name" if isinstance(w.camera, str) else "camera_id"
-        view = {camera: w.camera, "width": w.width, "height": w.height}
-        view = {name: value for name, value in view.items() if value is not None}
+        given = {camera: w.camera, "width": w.width, "height": w.height}
+        view: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     else:
-        view = {"camera_id": 0 if w.camera is None else w.camera, "width": w.width or 640, "height": w.height or 480}
-        view = {"render_kwargs": view}
+        view = {"render_kwargs": {"camera_id": w.camera or 0, "width": w.width or 640, "height": w.height or 480}}
     try:
         envs = trained.envs([run], w.evaluation_seed, render={"render_mode": "rgb_array"} | view)
         for env in envs.vector.get_attr("tasks")[0]:  # let a MuJoCo model draw pictures larger than its own
@@ -101,12 +92,9 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
     except SettingsError:
         raise
     except Exception as error:  # the simulator, the graphics library and the task raise any kind
-        reason = f"cannot draw {task}: {str(error).partition(' was raised from the environment creator')[0]}"
-        if isinstance(error, TypeError) and gymnasium and view:
-            reason += f" (does this task take {' and '.join(view)}?)"
-        elif not gymnasium:
-            reason += f" (MUJOCO_GL={os.environ.get('MUJOCO_GL')}; egl needs the library libEGL)"
-        raise SettingsError(reason) from error
+        why = str(error).partition(" was raised from the environment creator")[0]
+        drawn = f"{view}, MUJOCO_GL={os.environ.get('MUJOCO_GL')} (egl needs the library libEGL)"
+        raise SettingsError(f"cannot draw {task} with {drawn}: {why}") from error
     return envs
 
 
@@ -122,26 +110,11 @@ def picture(envs: Envs) -> Picture:
     return drawn.astype(np.uint8, copy=False)
 
 
-def pictures_per_second(trained: Trained, envs: Envs) -> Fraction:
+def pictures_per_second(trained: Trained, envs: Envs) -> float:
     """1 / (control time step * action repeat); a task that does not tell its time step tells its rate."""
     env = envs.vector.get_attr("unwrapped")[0]
     step = getattr(env, "dt", None)
-    rate = 1 / step if step else env.metadata.get("render_fps", 30)
-    repeat: int = trained.settings.env.action_repeat
-    return (Fraction(rate) / repeat).limit_denominator(1000)
-
-
-@contextmanager
-def encoder(path: str, shape: tuple[int, ...], fps: Fraction) -> Iterator[Callable[[Picture], Any]]:
-    """A function that adds a picture ``[height, width, 3]`` to an H.264 video, which is complete after the context."""
-    writer = imageio_ffmpeg.write_frames(
-        path, shape[1::-1], fps=float(fps), macro_block_size=2, output_params=["-f", "mp4"]
-    )
-    writer.send(None)
-    try:
-        yield lambda picture: writer.send(np.ascontiguousarray(picture))
-    finally:
-        writer.close()
+    return float(1 / step if step else env.metadata.get("render_fps", 30)) / trained.settings.env.action_repeat
 
 
 if __name__ == "__main__":

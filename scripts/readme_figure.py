@@ -16,7 +16,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from rl_plasticity import RunFolder
+from rl_plasticity.compare import frame
 from rl_plasticity.comparison.plotting import PALETTE, STYLE
 
 LABELS = {
@@ -34,8 +34,8 @@ def accuracies(folders: list[Path]) -> dict[str, np.ndarray]:
     """The training accuracy at the end of each task, [seeds, tasks], of each method."""
     found: dict[str, list[list[float]]] = {}
     for layer_norm, folder in zip((False, True), folders, strict=True):
-        frame = RunFolder(folder).frame().query("metric == 'task/train_accuracy'").sort_values("step")
-        for (method, _), rows in frame.groupby(["reg.name", "seed"]):
+        rows_of = frame(folder).query("metric == 'task/train_accuracy'").sort_values("step")
+        for (method, _), rows in rows_of.groupby(["reg.name", "seed"]):
             found.setdefault(LABELS[layer_norm, method], []).append(rows["value"].tolist())
     return {label: np.array(rows) for label, rows in found.items()}
 

@@ -36,7 +36,8 @@ def said(folder, *events, host="elsewhere"):
 
 @contextmanager
 def at_work(folder):
-    with locked(RunFolder(folder)), Journal(RunFolder(folder)):
+    with locked(RunFolder(folder)):
+        Journal(RunFolder(folder)).start()
         yield
 
 

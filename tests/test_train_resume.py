@@ -54,6 +54,7 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
 def test_statistics_of_observations_and_what_looks_at_data_go_on_where_a_run_was_stopped(tmp_path):
     settings = [one for one in PENDULUM if not one.startswith("agent.hidden")]
     settings += [
+        "agent=later_sac",
         "agent.network=simba",
         "agent.log_std=clamp",
         "agent.actor_width=8",

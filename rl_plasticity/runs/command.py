@@ -20,7 +20,7 @@ from rl_plasticity.configs.written import Given
 from rl_plasticity.errors import FaultyRun, SettingsError, refused
 from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.journal import Journal, last_entry
+from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.runs.lock import locked
 from rl_plasticity.runs.machine import decided, resolved
 from rl_plasticity.runs.plan import Plan, foretold
@@ -101,7 +101,7 @@ class Command(Generic[S, B]):
         """
         folder = session.folder
         with ExitStack() as stack:
-            journal = stack.enter_context(Journal(folder))
+            journal = session.journal
             stack.enter_context(session.stop)
             if session.lock:
                 stack.callback(session.lock.release)
@@ -116,8 +116,6 @@ class Command(Generic[S, B]):
                 fault = FaultyRun(f"{said}; {last_checkpoint(folder)}")
                 if session.has_begun:
                     journal.end(f"failed: {fault}")
-                else:
-                    journal.take_back()
                 raise fault from error
             except BaseException as error:
                 journal.end(f"failed: {type(error).__name__}: {error}")

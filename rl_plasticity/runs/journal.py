@@ -4,7 +4,7 @@ import os
 import platform
 import time
 from contextlib import suppress
-from typing import IO, NamedTuple, Self
+from typing import NamedTuple
 
 from rl_plasticity.errors import one_line
 from rl_plasticity.runs.folder import TIME, RunFolder
@@ -18,37 +18,20 @@ class Entry(NamedTuple):
 
 
 class Journal:
-    """Appends lines ``TIME WORD TEXT``, first ``started``. A run continues if the file cannot be written."""
+    """Appends lines ``TIME WORD TEXT``. A run continues if the file cannot be written."""
 
     def __init__(self, folder: RunFolder) -> None:
-        self._cpu_s = _cpu_s()
-        self._file: IO[bytes] | None = None
-        self._before = 0
-        with suppress(OSError):
-            self._file = folder.log.open("ab", buffering=0)
-            self._before = self._file.tell()
-            if self._before:
-                self._file.write(b"\n")  # the line before may have been cut
-        self.write(f"started on {platform.node()}, process {os.getpid()}")
+        self.path, self._cpu_s = folder.log, _cpu_s()
 
-    def __enter__(self) -> Self:
-        return self
+    def start(self) -> None:
+        """Add the line of a start, apart from an earlier line that may have been cut."""
+        self.write(f"started on {platform.node()}, process {os.getpid()}", before="\n")
 
-    def __exit__(self, *_: object) -> None:
-        if self._file:
-            self._file.close()
-
-    def write(self, event: str) -> None:
+    def write(self, event: str, before: str = "") -> None:
         """Add a line, ``failed: why``, in one write, so that no reader sees half of it."""
-        with suppress(OSError):
-            if self._file:
-                self._file.write(f"{time.strftime(TIME)} {one_line(event)}\n".encode())
-
-    def take_back(self) -> None:
-        """Remove the lines of this start, because it left the run as it was."""
-        with suppress(OSError):
-            if self._file:
-                self._file.truncate(self._before)
+        with suppress(OSError), self.path.open("ab", buffering=0) as file:
+            before = before if file.tell() else ""
+            file.write(f"{before}{time.strftime(TIME)} {one_line(event)}\n".encode())
 
     def end(self, event: str) -> None:
         """Add two lines: the CPU time since the start, and how the run ended."""

@@ -49,14 +49,13 @@ class Clock:
         self.latest = "no evaluation yet"
         self.updates, self.in_updates, self.started = 0, 0.0, 0.0
         self.is_learning = self.told = False
-        self.evaluation_shown = time.perf_counter()
         self.bar = self._bar(step, "{elapsed}")  # random steps and compiling say nothing about how long updates take
 
     def _bar(self, step: int, times: str) -> "tqdm[Any]":
         """A bar that begins at this step, and its rate there too: it is the mean, which evaluations are part of."""
         form = f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{times}, {{rate_fmt}}{{postfix}}]"
         # miniters: after a thousand quick random steps, tqdm would by itself stay silent for the next thousand.
-        regular: dict[str, Any] = {"smoothing": 0, "mininterval": 1, "miniters": 1, "bar_format": form}
+        regular: dict[str, Any] = {"smoothing": 0, "mininterval": 1, "miniters": 0, "bar_format": form}
         return tqdm(total=self.total, initial=step, unit=f" {self.unit}", **regular)
 
     def start_updates(self) -> None:
@@ -105,9 +104,9 @@ class Clock:
 
     def show_evaluation(self, done: int, episodes: int) -> None:
         """Show on the bar, at most once a second, how many episodes of an evaluation are done."""
-        if time.perf_counter() - self.evaluation_shown > 1:
-            self.bar.set_postfix_str(f"{self.rate:.0f} updates/s, evaluating: {done} of {episodes} episodes")
-            self.evaluation_shown = time.perf_counter()
+        text = f"{self.rate:.0f} updates/s, evaluating: {done} of {episodes} episodes"
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update(0)
 
     def close(self) -> None:
         """Close the bar, and leave it on the screen."""

@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -18,6 +19,7 @@ from rl_plasticity.errors import FaultyRun, first_line
 from rl_plasticity.runs import provenance
 from rl_plasticity.runs.checkpoint import Checkpoints, Part
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.progress import Clock, Progress
 from rl_plasticity.runs.results import Results
@@ -65,6 +67,7 @@ class StopSignal:
             signal.signal(each, signal.SIG_DFL)
 
 
+@dataclass(eq=False)
 class Session(Generic[S]):
     """One run, with everything that the loops of both commands share.
 
@@ -87,30 +90,20 @@ class Session(Generic[S]):
         has_begun: whether the session may change the folder: the run is new, or it was restored.
     """
 
-    parts: Mapping[str, Part]
-    progress: Progress
-    results: Results
-    clock: Clock
-    shares: Shares[Any]
+    settings: S
+    folder: RunFolder
+    plan: Plan
+    saved: dict[str, Any] | None = None
+    lock: FileLock | None = None
+    callbacks: Mapping[str, object] = field(default_factory=dict)
+    extended: str | None = None
 
-    def __init__(
-        self,
-        settings: S,
-        folder: RunFolder,
-        plan: Plan,
-        saved: dict[str, Any] | None = None,
-        lock: FileLock | None = None,
-        callbacks: Mapping[str, object] | None = None,
-        extended: str | None = None,
-    ) -> None:
-        self.settings: S = settings
-        self.folder, self.plan, self.saved, self.lock = folder, plan, saved, lock
+    def __post_init__(self) -> None:
         self.stop = StopSignal()
-        self.callbacks: Mapping[str, object] = callbacks or {}
+        self.journal = Journal(self.folder)
         self.latest: dict[str, Tensor | np.ndarray] = {}
-        self.has_begun = saved is None
-        self._extended = extended
-        self._ended_early = False
+        self.has_begun = self.saved is None
+        self.ended_early = False
 
     # --- the life of a run ------------------------------------------------------------------------------------------
 
@@ -142,15 +135,16 @@ class Session(Generic[S]):
         """
         s = self.settings
         watching: Any = {f"callbacks.{n}": c for n, c in self.callbacks.items() if hasattr(c, "load_state_dict")}
-        parts = self.parts = {**parts, **watching}
+        self.parts: Mapping[str, Part] = {**parts, **watching}
         self.progress, self.total, self.unit = progress, total, unit
         self.checkpoints = Checkpoints(self.folder.checkpoints, self.saved)
         self.save_every = save_every
         if self.saved is not None:
-            self._restore(self.saved, {**parts, "progress": progress})
-        if self._extended is not None:  # not earlier: the folder of a run that cannot be restored stays as it was
-            self.folder.write_settings(self._extended)
+            self._restore(self.saved, {**self.parts, "progress": progress})
+        if self.extended is not None:  # not earlier: the folder of a run that cannot be restored stays as it was
+            self.folder.write_settings(self.extended)
         self.has_begun = True
+        self.journal.start()
         provenance.add_start(self.folder, s.device)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis)
@@ -172,10 +166,8 @@ class Session(Generic[S]):
             raise FaultyRun(f"cannot resume: the checkpoint holds the state of {lost[0]}, which is not loaded")
         try:
             self.checkpoints.restore(parts)
-        except ValueError as error:
-            raise FaultyRun(f"cannot resume: {error}") from error
         except Exception as error:  # a file that is whole may hold anything
-            raise FaultyRun(f"cannot resume: the checkpoint is not of this run: {first_line(error)}") from error
+            raise FaultyRun(f"cannot resume: the checkpoint does not fit: {first_line(error)}") from error
 
     def divided(self, whole: Any, make: Callable[[slice], Any]) -> Shares[Any]:
         """The trained module, divided among threads if it holds several runs on a CPU.
@@ -203,11 +195,11 @@ class Session(Generic[S]):
 
     def goes_on(self) -> bool:
         """Whether to make another step: it is not the end, no signal came, and no callback ended the run."""
-        return self.progress.step < self.total and not self.stop.received and not self._ended_early
+        return self.progress.step < self.total and not self.stop.received and not self.ended_early
 
     def end_early(self) -> None:
         """Stop after the current step, and save. For callbacks."""
-        self._ended_early = True
+        self.ended_early = True
 
     def call(
         self, name: Literal["on_start", "on_task", "on_update", "on_evaluation", "on_measurement", "on_step"]

@@ -17,7 +17,6 @@ from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.envs import Envs
-from rl_plasticity.envs.control import step_limit
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
@@ -164,15 +163,6 @@ class Trained:
         noise = None if deterministic else RunStreams(seeds)
         number = self.settings.eval_episodes if episodes is None else episodes
         return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
-
-    def planned_steps(self, envs: Envs, episodes: int | None = None) -> int | None:
-        """Number of steps of `envs` if no episode ends early; None for a task without a limit."""
-        (env, *_) = envs.vector.get_attr("env")
-        limit = step_limit(env)
-        if limit == math.inf:
-            return None
-        steps: int = math.ceil(limit / self.settings.env.action_repeat)
-        return (self.settings.eval_episodes if episodes is None else episodes) * steps
 
     def one_run(self, seed: int | None, run: int | None) -> int:
         """The position of the run with this seed (by default the first run), or at this position.

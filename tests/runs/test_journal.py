@@ -25,6 +25,7 @@ def test_a_run_holds_its_folder_until_it_is_killed_and_the_journal_still_says_st
     if child == 0:
         lock = locked(run)
         journal = Journal(run)
+        journal.start()
         os.write(done, b"!")
         signal.pause()
         lock.release()
@@ -42,36 +43,31 @@ def test_a_run_holds_its_folder_until_it_is_killed_and_the_journal_still_says_st
 
 
 def test_a_reason_of_several_lines_is_kept_in_one(run):
-    with Journal(run) as journal:
-        journal.write("failed: disk\nfull: really")
+    Journal(run).write("failed: disk\nfull: really")
     assert last_entry(run) == ("failed", "disk full: really")
-    assert len(run.log.read_text().splitlines()) == 2
+    assert len(run.log.read_text().splitlines()) == 1
 
 
 def test_a_line_being_written_does_not_count_and_a_cut_one_does_not_swallow_the_next_start(run):
-    with Journal(run) as journal:
-        journal.write("stopped")
+    Journal(run).write("stopped")
     with run.log.open("a") as file:
         file.write("2026-01-01T00:00:00+0000 fai")
     assert last_entry(run) == ("stopped", "")
-    with Journal(run):
-        pass
+    Journal(run).start()
     assert last_entry(run).word == "started"
     assert "stopped" in run.log.read_text()  # nothing is overwritten
 
 
 def test_a_journal_that_cannot_be_written_stops_no_run(run):
     missing = RunFolder(run.path / "missing")
-    with Journal(missing) as journal:
-        journal.write("finished")
+    Journal(missing).write("finished")
     assert last_entry(missing) is None
     assert not is_held(missing)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     run.log.write_text("cut")
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))  # the disk is full
-        with Journal(run) as journal:
-            journal.write("finished")
+        Journal(run).write("finished")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert run.log.read_text() == "cut"
@@ -79,14 +75,14 @@ def test_a_journal_that_cannot_be_written_stops_no_run(run):
 
 def test_the_end_of_a_run_says_its_cpu_time_and_that_of_processes_it_waited_for_but_no_other_time(run):
     before = sum(os.times()[:4])
-    with Journal(run) as journal:
-        until = time.process_time() + 0.2
-        while time.process_time() < until:
-            pass
-        busy = "import time\nwhile time.process_time() < 0.3: pass"
-        subprocess.run([sys.executable, "-c", busy], check=True)
-        time.sleep(0.5)
-        journal.end("finished")
+    journal = Journal(run)
+    until = time.process_time() + 0.2
+    while time.process_time() < until:
+        pass
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-c", busy], check=True)
+    time.sleep(0.5)
+    journal.end("finished")
     most = sum(os.times()[:4]) - before
     assert last_entry(run) == ("finished", "")
     [used] = re.findall(r"\S+ used (\S+) CPU seconds\n", run.log.read_text())
