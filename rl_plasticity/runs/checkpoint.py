@@ -15,7 +15,8 @@ from rl_plasticity import __version__
 from rl_plasticity.errors import SettingsError, reason, refused
 from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, saved_steps, write_atomically
 
-FORMAT = 4  # of the files; any other format is refused
+FORMAT = 5  # of the files; a run is continued from this one alone
+READ_TOO = 4  # and networks are read from this one too: a strength meant another thing
 
 
 class Part(Protocol):
@@ -119,7 +120,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[s
     for path in newest if step is None else [paths[step]]:
         try:
             state = _read(path)
-            if state.get("format") != FORMAT:
+            if state.get("format") not in (READ_TOO, FORMAT)[whole:]:
                 raise SettingsError(f"{path} is of version {state.get('version')}, this is {__version__}")
             if whole:
                 chunks = [_read(checkpoint_path(folder, *chunk)) for chunk in state["chunks"]]
