@@ -57,7 +57,7 @@ def main(name: str, help_: Callable[[Sequence[str]], str], act: Callable[[Sequen
     except BrokenPipeError:  # ... | head -1
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    except (FaultyRun, OSError) as error:
+    except (FaultyRun, OSError, ModuleNotFoundError) as error:
         sys.exit(complain(name, error, 1))
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

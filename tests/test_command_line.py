@@ -49,6 +49,7 @@ def test_a_terminal_that_is_ascii_gets_escapes_instead_of_a_traceback(main, monk
         (SettingsError("x"), 2, "rl_plasticity.status: x\n"),
         (FaultyRun("x\ny"), 1, "rl_plasticity.status: x y\n"),
         (OSError(28, "No space left"), 1, "rl_plasticity.status: [Errno 28] No space left\n"),
+        (ModuleNotFoundError("No module named 'ray'"), 1, "rl_plasticity.status: No module named 'ray'\n"),
         (KeyboardInterrupt(), 128 + signal.SIGINT, ""),
     ],
 )

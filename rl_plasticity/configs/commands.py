@@ -2,7 +2,7 @@
 
 import keyword
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -20,15 +20,7 @@ Position = Annotated[
 
 
 class Several(list[Any]):
-    """Values of one setting of a regularizer or an intervention, each for runs of its own.
-
-    Args:
-        is_strength: whether one regularizer can take all of them, as a tensor with a value for each run.
-    """
-
-    def __init__(self, values: Iterable[Any], is_strength: bool) -> None:
-        super().__init__(values)
-        self.is_strength = is_strength
+    """Values of one setting of a regularizer or an intervention, each for runs of its own."""
 
 
 @dataclass(frozen=True)

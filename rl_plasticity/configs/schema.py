@@ -9,7 +9,7 @@ Settings are one flat dict, from the command line to ``config.yaml``: ``{"reg.na
 - A preset is a set of settings. Those of the command line override them (`presets`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -36,14 +36,14 @@ from rl_plasticity.configs.commands import (
 )
 from rl_plasticity.configs.gone import FORMER, GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.written import Given, as_written, by_name, flat_values, nested
+from rl_plasticity.configs.written import Asked, as_written, by_name, flat_values, nested
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.settings import Declared, item_of, settings_of
 
 Settings = TypeVar("Settings")
 
 
-def load(kind: type[Settings], asked: Iterable[str | Given], base: RunSettings | None = None) -> Settings:
+def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) -> Settings:
     """Settings of this `kind` from command-line arguments, or from the result of `from_python`.
 
     Args:
@@ -229,7 +229,7 @@ def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dic
         if isinstance(value, list) and name.partition(".")[0] in SIDE_BY_SIDE and not d.accepts(value):
             if not value or len(set(map(str, value))) < len(value):
                 raise SettingsError(f"{name}: expected one or more different values, got {value}")
-            checked[name] = Several(value, "Tensor" in d.kinds)  # as written: it names the runs
+            checked[name] = Several(value)  # as written: it names the runs
             for member in value:
                 d.checked(name, member)
         elif isinstance(value, list) and not any(map(item_of, d.kinds)):

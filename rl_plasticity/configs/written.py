@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from rl_plasticity.configs.commands import as_written_name
 from rl_plasticity.configs.gone import GONE
@@ -21,40 +21,23 @@ FLAGS = {"-m", "--multirun"}  # each asks for a sweep
 PATHS = ("out", "resume", "from", "data.root")  # settings whose value may hold any character
 WORDS = {"true": True, "false": False, "null": None}
 RANGE = re.compile(r"range\((.*)\)")
+Asked = Iterable[str] | Mapping[str, Any]  # arguments of a command, or the result of `from_python`
 
 
-class Given(NamedTuple):
-    """One given setting."""
-
-    name: str
-    value: Any
-    text: str  # the whole argument, as it was written
-
-
-def parse(argument: str) -> Given:
+def parse(argument: str) -> tuple[str, Any]:
     """The name and the value of ``name=value``.
 
     Raises:
         SettingsError: it cannot be read.
     """
-    if path := parse_path(argument):
-        return path
     name, text = _apart(argument)
+    if name in PATHS:
+        return name, None if text == "null" and name == "data.root" else str(expanded(text))
     if RANGE.fullmatch(text) or len(_between_commas(text, argument)) > 1:
         raise SettingsError(
             f"{shown(argument)} names several values: for a run of each add -m, for one list write {name}=[{text}]"
         )
-    return Given(name, _value(text, argument), argument)
-
-
-def parse_path(argument: str) -> Given | None:
-    """A setting of `PATHS`, whose path may hold any character; None for any other argument."""
-    name, equals, path = argument.partition("=")
-    if name in ("out", "resume", "from") and equals and not path:
-        raise SettingsError(f"{name} needs a value: {name}=FOLDER")
-    if name not in PATHS or not equals or (name == "data.root" and path == "null"):
-        return None
-    return Given(name, str(expanded(path)), argument)
+    return name, _value(text, argument)
 
 
 def each(argument: str) -> list[str]:
@@ -63,9 +46,9 @@ def each(argument: str) -> list[str]:
     Raises:
         SettingsError: the argument cannot be read, or names no value.
     """
-    if parse_path(argument):
-        return [argument]
     name, text = _apart(argument)
+    if name in PATHS:
+        return [argument]
     values: list[Any] = _between_commas(text, argument)
     if found := RANGE.fullmatch(text):
         try:
@@ -77,27 +60,27 @@ def each(argument: str) -> list[str]:
     return [f"{name}={value}" for value in values]
 
 
-def from_python(settings: Mapping[str, Any]) -> list[Given]:
-    """Settings from keywords: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
-    given = []
+def from_python(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by name from keywords: ``reg="spectral"``, ``reg={"name": "spectral", "coef": 1e-3}``."""
+    given: dict[str, Any] = {}
     for group, asked in zip(map(as_written_name, settings), settings.values(), strict=True):
         is_nested = group in KINDS and isinstance(asked, Mapping)
         for name, value in flat_values(asked, f"{group}.") if is_nested else [(group, asked)]:
             value = list(value) if isinstance(value, tuple) else value
-            value = os.fspath(value) if isinstance(value, os.PathLike) else value
-            given.append(Given(group if name == f"{group}.name" else name, value, f"{name}={value}"))
+            given[name.removesuffix(".name")] = os.fspath(value) if isinstance(value, os.PathLike) else value
     return given
 
 
-def by_name(asked: Iterable[str | Given]) -> dict[str, Any]:
-    """The values of command-line arguments, or of settings from `from_python`, by name.
+def by_name(asked: Asked) -> dict[str, Any]:
+    """The values of settings by name.
 
     Raises:
         SettingsError: one cannot be read, or a setting is given twice.
     """
+    if isinstance(asked, Mapping):
+        return dict(asked)
     given: dict[str, Any] = {}
-    for argument in asked:
-        name, value, _ = parse(argument) if isinstance(argument, str) else argument
+    for name, value in map(parse, asked):
         if name in given:
             raise SettingsError(f"{name} is given twice")
         given[name] = value
@@ -141,7 +124,9 @@ def _apart(argument: str) -> tuple[str, str]:
     name, equals, text = argument.partition("=")
     if not equals:
         raise _unreadable(argument)
-    return name, text.strip()
+    if name in ("out", "resume", "from") and not text:
+        raise SettingsError(f"{name} needs a value: {name}=FOLDER")
+    return name, text if name in PATHS else text.strip()
 
 
 def _between_commas(text: str, argument: str) -> list[str]:

@@ -6,7 +6,7 @@ run like any other: it continues from there, and a killed one resumes.
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from torch import nn
 
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import ONCE, Supervised, Train
-from rl_plasticity.configs.written import Given, by_name
+from rl_plasticity.configs.written import Asked, by_name
 from rl_plasticity.errors import SettingsError, reason, refused
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
@@ -35,7 +35,7 @@ FIXED: dict[Any, str] = {
 REGULARIZER, DECIDED = ".regularizer.", (".regularizer.", ".optimizer.")  # in the names of a trained module's tensors
 
 
-def load(kind: type[S], asked: Iterable[str | Given]) -> S:
+def load(kind: type[S], asked: Asked) -> S:
     """The settings of a new run: those of `schema.load`, or with ``from=FOLDER`` those of a branch.
 
     A branch has the settings of the run in the folder, and those that are given. A given choice replaces a group.
@@ -43,10 +43,9 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
     Raises:
         SettingsError: bad settings, no such run or checkpoint, or a setting that a branch cannot change.
     """
-    asked = list(asked)
     given = by_name(asked)
     if given.get("from") is None:
-        settings = schema.load(kind, asked)
+        settings = schema.load(kind, given)
         if settings.at is not None:
             raise SettingsError(f"at={settings.at} needs from=FOLDER, the run that has this checkpoint")
         return settings
@@ -64,7 +63,7 @@ def load(kind: type[S], asked: Iterable[str | Given]) -> S:
     base = replace(parent, out="auto", resume=None, from_=None, at=None)
     if any(name.partition(".")[0] == "reset" for name in given):  # what acted once in the run is another intervention
         base = replace(base, reset_once_after_updates=None)
-    settings = schema.load(kind, asked, base)
+    settings = schema.load(kind, given, base)
     if not steps:
         raise SettingsError(f"{folder} has no checkpoint to branch from")
     at = max(steps) if settings.at is None else settings.at

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Group, called, period
-from rl_plasticity.configs.written import Given
+from rl_plasticity.configs.written import Asked
 from rl_plasticity.errors import FaultyRun, SettingsError, refused
 from rl_plasticity.runs import branch, checkpoint, naming
 from rl_plasticity.runs.folder import RunFolder
@@ -135,13 +135,13 @@ class Command(Generic[S, B]):
         """
         self._made(replace(settings, device="cpu", precision="float32"))[2].close()
 
-    def prepare(self, asked: Iterable[str | Given], callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
+    def prepare(self, asked: Asked, callbacks: Mapping[str, Any] | None = None) -> tuple[Session[S], B]:
         """The session and its built parts. Everything is checked before the folder is made.
 
         Raises:
             SettingsError: bad input.
         """
-        given = [written.parse(argument) if isinstance(argument, str) else argument for argument in asked]
+        given = written.by_name(asked)
         settings: S = branch.load(self.kind, given)
         if settings.resume is None:
             return self._begun(settings, callbacks)
@@ -178,7 +178,7 @@ class Command(Generic[S, B]):
         return Session(settings, folder, plan, saved, lock, _all(callbacks, built)), built
 
     def _resumed(
-        self, settings: S, folder: RunFolder, given: Sequence[Given], callbacks: Mapping[str, Any] | None
+        self, settings: S, folder: RunFolder, given: Mapping[str, Any], callbacks: Mapping[str, Any] | None
     ) -> tuple[Session[S], B]:
         settings, before = self._continued(settings, given, folder)
         folder.require_no_link()
@@ -197,23 +197,22 @@ class Command(Generic[S, B]):
                     require_as_saved(folder, saved)
             settings, plan, built = self._made(replace(settings, out=str(folder), resume=None))
             # The saved settings get the new length, so that the next start need not give it again.
-            is_extended = any(g.name == LENGTH for g in given)
+            is_extended = LENGTH in given
             extended = schema.dump(replace(settings, out=before.out)) if is_extended else None
             otherwise.pop_all()
         return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
 
-    def _continued(self, settings: S, given: Sequence[Given], folder: RunFolder) -> tuple[S, S]:
+    def _continued(self, settings: S, given: Mapping[str, Any], folder: RunFolder) -> tuple[S, S]:
         """The settings with which the run in `folder` continues, and those that it had."""
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
-        if others := [g.text for g in given if g.name not in machine | {LENGTH}]:
+        if others := [name for name in given if name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         before = saved_settings(self.kind, folder)
-        changed: dict[str, Any] = {g.name: getattr(settings, g.name) for g in given if hasattr(settings, g.name)}
+        changed: dict[str, Any] = {name: getattr(settings, name) for name in given if hasattr(settings, name)}
         if changed.get(LENGTH, math.inf) < (length := getattr(before, LENGTH, 0)):
             raise SettingsError(f"{LENGTH}={changed[LENGTH]}: a run can only be extended, and {folder} has {length}")
-        named = {g.name: g.value for g in given}
         for name, group in before.groups.items():
-            own = {k: named.get(f"{name}.{k}", v) for k, v in group.settings.items()}
+            own = {k: given.get(f"{name}.{k}", v) for k, v in group.settings.items()}
             changed[name] = replace(group, settings=own)
         return replace(before, **changed), before
 

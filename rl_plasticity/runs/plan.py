@@ -103,7 +103,7 @@ def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], .
         choice = ((f"{name}.name", member.name),) if member is not group else ()
         lists = {setting: values for setting, values in member.settings.items() if isinstance(values, Several)}
         # Strengths vary fastest: neighbours that differ in nothing else make one regularizer.
-        settings = sorted(lists, key=lambda setting: lists[setting].is_strength)
+        settings = sorted(lists, key=(_strengths(member) if name == "reg" else []).__contains__)
         for values in itertools.product(*(lists[setting] for setting in settings)):
             own = dict(zip(settings, values, strict=True))
             written = ((f"{name}.{setting}", str(value)) for setting, value in own.items())

@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib.util import find_spec
 from typing import Annotated, Any
 
 from rl_plasticity.configs import written
@@ -161,7 +160,6 @@ class Ray:
 
 Launcher = Basic | Joblib | Slurm | Ray
 LAUNCHERS: dict[str, type[Launcher]] = {"basic": Basic, "joblib": Joblib, "slurm": Slurm, "ray": Ray}
-EXTRAS = {Joblib: ("joblib", "parallel"), Slurm: ("submitit", "slurm"), Ray: ("ray", "ray")}
 
 
 def apart(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -189,13 +187,6 @@ def load(arguments: Sequence[str]) -> Launcher:
             raise SettingsError(what if declared else f"the launcher {name!r} has no settings")
         settings[key.removeprefix("launcher.")] = declared[key].checked(key, value)
     return launcher(**settings)
-
-
-def require_installed(launcher: Launcher) -> None:
-    """Raises SettingsError if the package of the launcher is not installed."""
-    module, extra = EXTRAS.get(type(launcher), ("", ""))
-    if module and find_spec(module) is None:
-        raise SettingsError(f'this launcher needs pip install "rl_plasticity[{extra}]"')
 
 
 def _slurm(*command: str) -> str | None:

@@ -7,10 +7,10 @@ the same command continues a sweep that was stopped.
 """
 
 import itertools
+import os
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +22,7 @@ from rl_plasticity import plugins
 from rl_plasticity.configs import written
 from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, members_of
 from rl_plasticity.errors import SettingsError, refused
+from rl_plasticity.paths import expanded
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
 from rl_plasticity.sweeps import launchers
@@ -57,19 +58,20 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     """Make these runs, and print the outcome of each; returns and raises as `sweep`."""
     todo = [run for run in everything if not finished(run.folder)]
     # Runs that differ in their seeds alone need one check.
-    for settings in _distinct([replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]):
+    methods = [replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]
+    for settings in (one for i, one in enumerate(methods) if one not in methods[:i]):
         command.check(settings)
     if not todo:
         return report(everything, {}, 0)
-    launchers.require_installed(launcher)
     threads = launcher.threads(len(todo))
     name = f"{time.strftime('%Y-%m-%d_%H%M%S')}.{time.time_ns() % 10**9:09}"
     folder = everything[0].folder.parent / ".sweep" / name
     with refused(f"write to {folder}"):
         folder.mkdir(parents=True)
-    where = (folder, Path.cwd(), threads, tuple(plugins.loaded))
-    jobs = [Job(command.name, run.arguments, run.folder, *where) for run in todo]
-    print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {_short(folder)}", flush=True)
+    same = (folder, Path.cwd(), threads, tuple(plugins.loaded))
+    jobs = [Job(command.name, run.arguments, run.folder, *same) for run in todo]
+    where = os.path.relpath(folder)
+    print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {where}", flush=True)
     stop = _Stop(folder / "stop")
     launcher.launch(jobs)
     outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
@@ -82,15 +84,13 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
     Raises:
         SettingsError: a setting is bad, or a run is there twice.
     """
-    paths = {g.name: g.value for a in arguments if (g := written.parse_path(a))}
+    paths = dict(a.split("=", 1) for a in arguments if a.startswith(("out=", "resume=")))
     if "resume" in paths:
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
-    out = Path(paths.get("out", RESULTS)).absolute()
+    out = expanded(paths.get("out", RESULTS)).absolute()
     own: list[str] = [a for a in arguments if not a.startswith("out=")]
     combined: dict[tuple[str, ...], S] = {}
     combinations = [*itertools.product(*map(written.each, own))]
-    if twice := [c for c, number in Counter(combinations).items() if number > 1]:
-        raise SettingsError(f"the same run twice: {' '.join(twice[0])!r}")
     for combination in dict.fromkeys(_where_chosen(kind, combinations)):
         combined[combination] = branch.load(kind, combination)
     folders: dict[Path, Run] = {}
@@ -111,7 +111,8 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
         outcome = outcomes.get(run.folder, "skipped: its results exist")
         words[outcome.partition(":")[0]] += 1
         print(f"{run.folder.name:{width}}  {outcome}")
-    print(", ".join(f"{n} {word}" for word, n in words.items()) + f"; results in {_short(everything[0].folder.parent)}")
+    where = os.path.relpath(everything[0].folder.parent)
+    print(", ".join(f"{n} {word}" for word, n in words.items()) + f"; results in {where}")
     if words["failed"] or words["stopped"]:
         print("the same command again makes what is missing")
     return 128 + signalled if signalled else int(words["failed"] + words["stopped"] > 0)
@@ -138,14 +139,6 @@ class _Stop:
             if signal.getsignal(each) == self._handle:
                 signal.signal(each, signal.SIG_DFL)
         print("stopping: each run saves where it is (once more: at once)", file=sys.stderr, flush=True)
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _distinct(settings: Sequence[Any]) -> list[Any]:
-    return [one for i, one in enumerate(settings) if one not in settings[:i]]
 
 
 def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

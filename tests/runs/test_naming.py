@@ -7,7 +7,7 @@ from conftest import once, refused
 from folders import PENDULUM
 
 from rl_plasticity import train
-from rl_plasticity.configs import schema, written
+from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.runs import command, naming
 from rl_plasticity.runs.folder import RunFolder
@@ -71,7 +71,7 @@ def test_no_two_runs_have_one_name_and_seeds_share_the_digits():
     "arguments",
     [
         ["reg=[none,spectral,swr,wrs,l2,l2_init,ewc,parseval]", "seeds=10"],
-        [written.Given("env", "../../a b/'c'$d;*", ""), "reset=shrink_perturb", "seed=9"],
+        ["env=../../a b/c$d;*", "reset=shrink_perturb", "seed=9"],
     ],
 )
 def test_a_name_is_one_folder_and_has_nothing_that_a_shell_reads(arguments):

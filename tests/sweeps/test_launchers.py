@@ -8,7 +8,6 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from conftest import alive, refused, wait_for
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.sweeps import job as jobs_module
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job
@@ -171,15 +170,6 @@ def test_a_misspelt_launcher_or_setting_is_named_with_the_nearest_valid_one(argu
     refused(lambda: load(arguments.split()).threads(2), *names)
 
 
-@pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("slurm", "submitit"), ("ray", "ray")])
-def test_a_launcher_that_is_not_installed_says_which_extra_has_it(name, module, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("rl_plasticity.sweeps.launchers.find_spec", lambda asked: None if asked == module else 1 / 0)
-    extra = "parallel" if name == "joblib" else name
-    with pytest.raises(SettingsError, match=rf'pip install "rl_plasticity\[{extra}\]"'):
-        launchers.require_installed(load([f"launcher={name}"]))
-
-
 @pytest.mark.parametrize(("n_jobs", "jobs", "threads"), [(4, 9, 2), (3, 9, 3), (-1, 9, 1), (-1, 2, 5), (100, 100, 1)])
 def test_runs_share_the_cores_of_the_machine(n_jobs, jobs, threads, monkeypatch):
     import joblib
@@ -195,7 +185,6 @@ def a_slurm(tmp_path, monkeypatch):
     submitit = ModuleType("submitit")
     submitit.AutoExecutor = FakeExecutor
     monkeypatch.setitem(sys.modules, "submitit", submitit)
-    monkeypatch.setattr("rl_plasticity.sweeps.launchers.find_spec", lambda module: module)
     monkeypatch.setattr(launchers, "LOST_S", 0)
     monkeypatch.setattr(launchers, "SLURM_POLL_S", 0.01)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
