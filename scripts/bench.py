@@ -292,8 +292,9 @@ def agent_of(preset: str, obs_shape: tuple[int, ...], act_dim: int, *changes: st
     s = load(Train, [f"preset={preset}", *changes])
     regularize = partial(make_regularizer, s.reg.name, **s.reg.settings)
     more = {"lr_decay_updates": 1_000_000} if s.agent.settings.get("lr_end") else {}
-    obs = obs_shape if s.agent.name in ("dqn", "rainbow") else math.prod(obs_shape)
-    return AGENTS[s.agent.name](obs, act_dim, [0], regularize, **s.agent.settings, **more, device=device), s.batch_size
+    kind = AGENTS[s.agent.name]
+    obs = obs_shape if getattr(kind, "takes_discrete_actions", False) else math.prod(obs_shape)
+    return kind(obs, act_dim, [0], regularize, **s.agent.settings, **more, device=device), s.batch_size
 
 
 def of_agents(o: Options) -> None:
