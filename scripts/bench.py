@@ -19,6 +19,7 @@ the process's CPU time, which other processes disturb less; with more, the wall'
 
 import argparse
 import contextlib
+import io
 import itertools
 import math
 import os
@@ -291,10 +292,12 @@ def agent_of(preset: str, obs_shape: tuple[int, ...], act_dim: int, *changes: st
 
     s = load(Train, [f"preset={preset}", *changes])
     regularize = partial(make_regularizer, s.reg.name, **s.reg.settings)
-    more = {"lr_decay_updates": 1_000_000} if s.agent.settings.get("lr_end") else {}
+    settings = dict(s.agent.settings)
+    if settings.get("lr_end"):
+        settings["lr_decay_updates"] = 1_000_000
     kind = AGENTS[s.agent.name]
     obs = obs_shape if getattr(kind, "takes_discrete_actions", False) else math.prod(obs_shape)
-    return kind(obs, act_dim, [0], regularize, **s.agent.settings, **more, device=device), s.batch_size
+    return kind(obs, act_dim, [0], regularize, **settings, device=device), s.batch_size
 
 
 def of_agents(o: Options) -> None:
@@ -327,7 +330,7 @@ def of_regularizers(o: Options) -> None:
     torch._dynamo.config.recompile_limit = 64  # of one function, which is compiled for each
     for runs in o.runs:
         buffer, timed = filled_buffer(runs, *SIZES["cheetah-run"]), {}
-        for name in o.reg if o.reg != ["none"] else REGULARIZERS:
+        for name in dict.fromkeys(["none", *(o.reg if o.reg != ["none"] else REGULARIZERS)]):
             agent = SAC(*SIZES["cheetah-run"], range(runs), partial(make_regularizer, name))
             timed[name] = updates(agent, compiled(agent.update), buffer)
         report(f"cheetah-run, {runs} runs", timed, ["none"], o)
@@ -359,12 +362,12 @@ def of_attached(o: Options) -> None:
         )
 
     def resnet() -> nn.Module:
-        return make_network("resnet18", (3, 32, 32), 10)
+        return make_network("resnet18", (3, 32, 32), 10, [0])
 
     tokens, images = torch.randint(65, (8, 64)), torch.randn(8, 3, 32, 32)
     for kind, make, x, y in (("GPT", gpt, tokens, tokens), ("ResNet-18", resnet, images, torch.randint(10, (8,)))):
         timed = {}
-        for name in o.reg if o.reg != ["none"] else REGULARIZERS:
+        for name in dict.fromkeys(["none", *(o.reg if o.reg != ["none"] else REGULARIZERS)]):
             net = make()
             optimizer = torch.optim.Adam(net.parameters())
             attach(name, optimizer, net, **{"coef": 0.1} if name == "churn" else {})
@@ -400,7 +403,7 @@ def of_supervised(o: Options) -> None:
 
         often = {"eval_every_epochs": 10**6, "checkpoint_every_epochs": 10**6, "epochs_per_task": o.rounds + 4}
         settings = {"preset": "demo", "num_tasks": 1, "measure_every_updates": 0, "device": "cpu", **often}
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
             more = {"compile": compile_, "seeds": seeds, "threads": o.threads}
             supervised.run(on_step=turn, out=f"{folder}/run", **settings, **more)
         times = ratio([seeds * t for t in plain[2:-1]], ours[2:-1])
