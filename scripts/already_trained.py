@@ -1,25 +1,19 @@
 """What helps a network that has stopped learning: ``python scripts/already_trained.py FILE.csv TABLE``.
 
 The network of ``examples/trained_every_day.py`` trains without a method until it has stopped learning, at the end of
-day 30. From its file of that night go on, each by itself:
-
-- ``late``: regularizers, attached on day 31 and kept, with today's weights or a fresh network's as their reference;
-- ``once``: interventions, applied once on the morning of day 31, with nothing afterwards.
-
-``start`` are regularizers that were there from day 1. Day 5 in the two others is the night of a network that still
-learns: what it then knows of that day's labels right after an intervention, or after ten more steps on them with the
-regularizer.
-
-If FILE.csv is not there yet it is measured first, which takes about half an hour of CPU time on one thread for three
-seeds. Then TABLE is printed: means over seeds of the accuracy on a day's data at its end, with the range in brackets.
-The rows ``dead`` of the file are the share of dead units in the second layer, on both nights.
+day 30. From there go on, each by itself: ``late``, regularizers that are attached on day 31 and kept, with today's
+weights or a fresh network's as their reference; ``once``, interventions on the morning of day 31. ``start`` are
+regularizers that were there from day 1. Day 5 is the night of a network that still learns: what it then knows of that
+day's labels right after an intervention, or after ten more steps with a regularizer. If FILE.csv is not there yet it is
+made, in half an hour of CPU time. TABLE has means over seeds of a day's accuracy at its end, and the range.
 """
 
 import argparse
+import ast
 import copy
 import csv
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,48 +25,27 @@ from rl_plasticity import attach, make_intervention, make_regularizer
 DAY = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "trained_every_day.py"))
 LEARNING, STOPPED = 5, 30  # nights from which it goes on
 SHOWN = {"start": (1, 10, 20, 30, 40), "late": (LEARNING, 31, 35, 40), "once": (LEARNING, 31, 35, 40, 50)}
-START: list[tuple[str, dict[str, Any]]] = [
-    ("none", {}),
-    ("spectral", {"coef": 1e-3}),
-    ("l2_init", {"coef": 1e-2}),
-    ("swr", {"coef": 1e-2}),
-]
-LATE: list[tuple[str, dict[str, Any]]] = [
-    ("none", {}),
-    *(("spectral", {"coef": coef}) for coef in (1e-4, 1e-3, 1e-2, 1e-1)),
-    *(("parseval", {"coef": coef}) for coef in (1e-3, 1e-2)),
-    *(("orthogonal", {"coef": coef}) for coef in (1e-4, 1e-3)),
-    *(("l2", {"coef": coef}) for coef in (1e-4, 1e-3, 1e-2)),
-    *(("weight_decay", {"coef": coef}) for coef in (1e-4, 1e-3, 1e-2)),
-    *(("l2_init", {"coef": coef, "fresh": fresh}) for coef in (1e-3, 1e-2) for fresh in (False, True)),
-    *(("wasserstein", {"coef": 10.0, "fresh": fresh}) for fresh in (False, True)),
-    *(("ewc", {"coef": 100.0, "fresh": fresh}) for fresh in (False, True)),
-    *(("swr", {"coef": coef, "fresh": fresh}) for coef in (1e-3, 1e-2) for fresh in (False, True)),
-    *(("normalize_project", {"fresh": fresh}) for fresh in (False, True)),
-    *(("wrs", {"every_updates": every}) for every in (10, 1_000)),
-    ("hypersphere", {}),
-    ("weight_clipping", {"coef": 2.0}),
-    *(("continual_backprop", {"coef": 1e-3, "fresh": fresh}) for fresh in (False, True)),
-    ("self_normalized_resets", {}),
-    ("churn", {"coef": 10.0}),
-    ("hare_tortoise", {"every_updates": 1_000}),
-]
-ONCE: list[tuple[str, dict[str, Any]]] = [
-    ("none", {}),
-    ("a new optimizer", {}),
-    ("periodic", {}),
-    *(("head", {"num_layers": layers}) for layers in (1, 2, 3)),
-    *(("shrink_perturb", {"coef": coef, "init": "fresh"}) for coef in (0.2, 0.5, 0.8)),
-    *(("redo", {"threshold": threshold}) for threshold in (0.0, 0.025, 0.1)),
-    *(("selective_reinit", {"choose": "share", "factor": share}) for share in (0.1, 0.5)),
-    ("fire", {}),
-]
+METHODS = {
+    "start": "none, spectral coef=0.001, l2_init coef=0.01, swr coef=0.01",
+    "late": "none, spectral coef=0.0001, spectral coef=0.001, spectral coef=0.01, spectral coef=0.1, "
+    "parseval coef=0.001, parseval coef=0.01, orthogonal coef=0.0001, orthogonal coef=0.001, l2 coef=0.0001, "
+    "l2 coef=0.001, l2 coef=0.01, weight_decay coef=0.0001, weight_decay coef=0.001, weight_decay coef=0.01, "
+    "l2_init coef=0.001, l2_init coef=0.001 fresh, l2_init coef=0.01, l2_init coef=0.01 fresh, wasserstein coef=10, "
+    "wasserstein coef=10 fresh, ewc coef=100, ewc coef=100 fresh, swr coef=0.001, swr coef=0.001 fresh, swr coef=0.01, "
+    "swr coef=0.01 fresh, normalize_project, normalize_project fresh, wrs every_updates=10, wrs every_updates=1000, "
+    "hypersphere, weight_clipping coef=2, continual_backprop coef=0.001, continual_backprop coef=0.001 fresh, "
+    "self_normalized_resets, churn coef=10, hare_tortoise every_updates=1000",
+    "once": "none, a new optimizer, periodic, head num_layers=1, head num_layers=2, head num_layers=3, "
+    "shrink_perturb coef=0.2, shrink_perturb coef=0.5, shrink_perturb coef=0.8, redo threshold=0, "
+    "redo threshold=0.025, redo threshold=0.1, selective_reinit factor=0.1, selective_reinit factor=0.5, fire",
+}
+MORE = {"shrink_perturb": {"init": "fresh"}, "selective_reinit": {"choose": "share"}}
 
 
-def label(method: str, settings: dict[str, Any]) -> str:
-    words = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in settings.items()]
-    words = [word for word in words if not word.startswith(("fresh", "init", "choose"))]
-    return " ".join([method, *words, *(["fresh"] if settings.get("fresh") else [])])
+def settings_of(method: str) -> tuple[str, dict[str, Any]]:
+    """A method's name and settings, from its words in `METHODS`."""
+    name, *pairs = method.removesuffix(" fresh").split()
+    return name, dict((k, ast.literal_eval(v)) for k, v in (p.split("=") for p in pairs)) | MORE.get(name, {})
 
 
 def a_network(saved: dict[str, Any] | None, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -86,79 +59,54 @@ def a_network(saved: dict[str, Any] | None, seed: int) -> tuple[nn.Module, torch
     return net, optimizer
 
 
-def attached(method: str, settings: dict[str, Any], net: nn.Module, optimizer: Any, seed: int) -> None:
-    """With the network as it is now as the reference, or with ``fresh`` in the settings a new one."""
-    own = {name: value for name, value in settings.items() if name != "fresh"}
+def with_regularizer(method: str, saved: dict[str, Any] | None, seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A network with a regularizer, whose reference is the network as it is now or, with ``fresh``, a new one."""
+    net, optimizer = a_network(saved, seed)
+    name, settings = settings_of(method)
     torch.manual_seed(10_000 + seed)
-    reference = DAY["make_net"]() if settings.get("fresh") else net
-    attach(make_regularizer(method, reference, **own), optimizer, net)
+    reference = DAY["make_net"]() if method.endswith(" fresh") else net
+    attach(make_regularizer(name, reference, **settings), optimizer, net)
+    return net, optimizer
 
 
-def intervened(method: str, settings: dict[str, Any], net: nn.Module, optimizer: Any, day: int, seed: int) -> float:
+def intervened(method: str, net: nn.Module, optimizer: Any, day: int, seed: int) -> float:
     """The accuracy on the `day`'s data right afterwards."""
     torch.manual_seed(20_000 + seed)
     inputs, labels = DAY["data_of"](day, seed)
-    if method == "a new optimizer":
+    name, settings = ("", {}) if method == "a new optimizer" else settings_of(method)
+    if not name:
         optimizer.state.clear()
-    elif method != "none":
-        if method == "selective_reinit":  # looks at the last gradients
+    elif name != "none":
+        if name == "selective_reinit":  # looks at the last gradients
             nn.functional.cross_entropy(net(inputs), labels).backward()
-        example = {"example": (inputs,)} if method == "redo" else {}
-        make_intervention(method, **settings).apply_(net, optimizer, **example)
+        example = {"example": (inputs,)} if name == "redo" else {}
+        make_intervention(name, **settings).apply_(net, optimizer, **example)
     with torch.no_grad():
         return (net(inputs).argmax(-1) == labels).float().mean().item()
 
 
 def measured(seed: int, steps: int) -> Iterator[tuple[str, str, int, int, float]]:
     """Table, method, seed, day, accuracy."""
-
-    def days(net: nn.Module, optimizer: Any, first: int, last: int) -> Iterator[tuple[int, float]]:
-        for day in range(first, last + 1):
-            yield day, DAY["train"](net, optimizer, day, steps, seed)
-
-    ends = {table: shown[-1] for table, shown in SHOWN.items()}
     nights: dict[int, dict[str, Any]] = {}
-    for method, settings in START:
-        net, optimizer = a_network(None, seed)
-        if method != "none":
-            attached(method, settings, net, optimizer, seed)
-        for day, accuracy in days(net, optimizer, 1, ends["start"]):
-            yield "start", label(method, settings), seed, day, accuracy
-            if method == "none" and day in (LEARNING, STOPPED):
-                with torch.no_grad():
-                    silent = (net[:4](DAY["data_of"](day, seed)[0]) == 0).all(0)  # behind the second layer's ReLU
-                yield "dead", "second layer", seed, day, silent.float().mean().item()
-                nights[day] = copy.deepcopy({"net": net.state_dict(), "optimizer": optimizer.state_dict()})
-    for method, settings in LATE:
-        name = label(method, settings)
-        net, optimizer = a_network(nights[LEARNING], seed)
-        attached(method, settings, net, optimizer, seed)
-        yield "late", name, seed, LEARNING, DAY["train"](net, optimizer, LEARNING, min(10, steps), seed)
-        net, optimizer = a_network(nights[STOPPED], seed)
-        attached(method, settings, net, optimizer, seed)
-        for day, accuracy in days(net, optimizer, STOPPED + 1, ends["late"]):
-            yield "late", name, seed, day, accuracy
-    for method, settings in ONCE:
-        name = label(method, settings)
-        for night in (LEARNING, STOPPED):
-            net, optimizer = a_network(nights[night], seed)
-            yield "once", name, seed, night, intervened(method, settings, net, optimizer, night, seed)
-        for day, accuracy in days(net, optimizer, STOPPED + 1, ends["once"]):
-            yield "once", name, seed, day, accuracy
-
-
-def measure(path: Path, seeds: int, steps: int, say: Callable[..., None] = print) -> None:
-    torch.set_num_threads(1)
-    lines = []
-    for seed in range(seeds):
-        for line in measured(seed, steps):
-            lines.append(line)
-            if line[0] in SHOWN and line[3] == SHOWN[line[0]][-1]:
-                say(*line, flush=True)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("table", "method", "seed", "day", "accuracy"))
-        writer.writerows((*line[:4], f"{line[4]:.3f}") for line in lines)
+    for table, methods in METHODS.items():
+        for method in methods.split(", "):
+            if table == "start":
+                net, optimizer = with_regularizer(method, None, seed)
+            elif table == "late":
+                net, optimizer = with_regularizer(method, nights[LEARNING], seed)
+                yield table, method, seed, LEARNING, DAY["train"](net, optimizer, LEARNING, min(10, steps), seed)
+                net, optimizer = with_regularizer(method, nights[STOPPED], seed)
+            else:
+                for night in (LEARNING, STOPPED):
+                    net, optimizer = a_network(nights[night], seed)
+                    yield table, method, seed, night, intervened(method, net, optimizer, night, seed)
+            for day in range(1 if table == "start" else STOPPED + 1, SHOWN[table][-1] + 1):
+                yield table, method, seed, day, DAY["train"](net, optimizer, day, steps, seed)
+                if (table, method) == ("start", "none") and day in (LEARNING, STOPPED):
+                    with torch.no_grad():
+                        silent = (net[:4](DAY["data_of"](day, seed)[0]) == 0).all(0)  # behind the second layer's ReLU
+                    yield "dead", "second layer", seed, day, silent.float().mean().item()
+                    nights[day] = copy.deepcopy({"net": net.state_dict(), "optimizer": optimizer.state_dict()})
 
 
 def table(path: Path, name: str) -> list[str]:
@@ -184,7 +132,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=DAY["STEPS"], help="a day's")
     given = parser.parse_args()
     if not given.file.exists():
-        measure(given.file, given.seeds, given.steps)
+        torch.set_num_threads(1)
+        lines = [line for seed in range(given.seeds) for line in measured(seed, given.steps)]
+        with given.file.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(("table", "method", "seed", "day", "accuracy"))
+            writer.writerows((*line[:4], f"{line[4]:.3f}") for line in lines)
     print("\n".join(table(given.file, given.table)))
 
 

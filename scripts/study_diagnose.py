@@ -1,21 +1,17 @@
 """How well `diagnose` foretells that the next task is lost: every boundary of continual problems whose end is known.
 
-    python scripts/study_diagnose.py docs/results/diagnose.csv            # trains and diagnoses, about three hours
-    python scripts/study_diagnose.py docs/results/diagnose.csv --show     # what the rows say
     python scripts/study_diagnose.py docs/results/diagnose.csv --figure docs/diagnose.png
 
-A row is one run at the end of one task: the training accuracy of the task that ended and of the next one, and what the
-network could learn then, of drawn targets and of the next task itself. Thresholds were chosen on the rows of the group
-`relu` alone; the others check them.
+If there is no such file it is made, in about three hours. A row is one run at the end of one task: the training
+accuracy of that task and of the next one, and what the network could learn then, of drawn targets and of the next task
+itself. Thresholds were chosen on the rows of the group `relu` alone; the others check them.
 """
 
 import argparse
 import csv
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,7 +31,7 @@ from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.runs.diagnosed import Item
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
-from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
+from rl_plasticity.tasks import TASKS, load
 from rl_plasticity.training.epochs import batches, cross_entropy, first_images
 
 LOST = 0.9  # a next task that ends with a lower training accuracy counts as lost
@@ -51,20 +47,13 @@ GROUPS: dict[str, dict[str, Any]] = {
 }
 CRITICS = "critics of CartPole"  # deep Q-networks; every task permutes the observations and the actions
 SWITCH = 4000  # env steps of a task
-ENV = {
-    "name": "gym:CartPole-v1",
-    "changes": ["observation_permutation", "action_permutation"],
-    "switch_every_env_steps": SWITCH,
-}
-AGENT = {"name": "dqn", "hidden": [64, 64], "lr": 1e-3, "target_every_updates": 200}
-AGENT |= {"epsilon_env_steps": 2000, "epsilon_end": 0.05}
-AGENTS: dict[str, Any] = {"env": ENV, "on_change": "clear", "replay_ratio": 1, "random_env_steps": 500}
-AGENTS |= {"total_env_steps": 10 * SWITCH, "buffer_size": SWITCH}
-AGENTS |= {"batch_size": 64, "eval_every_env_steps": 2000, "eval_episodes": 3, "measure_every_updates": 0, "threads": 1}
+CHANGES = ["observation_permutation", "action_permutation"]
+AGENT = {"name": "dqn", "hidden": [64, 64], "lr": 1e-3, "target_every_updates": 200, "epsilon_env_steps": 2000}
+AGENTS: dict[str, Any] = {"env": {"name": "gym:CartPole-v1", "changes": CHANGES, "switch_every_env_steps": SWITCH}}
+AGENTS |= {"on_change": "clear", "replay_ratio": 1, "random_env_steps": 500, "total_env_steps": 10 * SWITCH}
+AGENTS |= {"buffer_size": SWITCH, "batch_size": 64, "eval_every_env_steps": 2000, "eval_episodes": 3, "threads": 1}
 METHODS: dict[str, dict[str, Any]] = {
-    "no method": {},
-    "LayerNorm": {},
-    "spectral": {"reg": "spectral"},
+    **{"no method": {}, "LayerNorm": {}, "spectral": {"reg": "spectral"}},
     "swr": {"reg": {"name": "swr", "coef": 1e-4}},
     "l2_init": {"reg": "l2_init"},
     "redo": {"reset": {"name": "redo", "every_updates": 1000}},
@@ -73,6 +62,7 @@ SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
 COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
 COLUMNS += ["short", "noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
+VERDICTS = ("plastic", "not detectable", "losing", "lost")
 
 
 def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
@@ -80,12 +70,12 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
     found: list[dict[str, Any]] = []
 
     def on_step(session: Session[Supervised]) -> None:
-        s, step = session.settings, session.progress.step
-        data, sequence = _tasks(session)
-        index = step // s.epochs_per_task
-        if step == 0 or step % s.epochs_per_task or index == sequence.num_tasks:
+        s, index = session.settings, session.progress.step // session.settings.epochs_per_task
+        if session.progress.step % s.epochs_per_task or not 0 < index < s.num_tasks:
             return
-        learner = session.parts["learner"]
+        data, kind, learner = load(s.data.name, **s.data.settings), TASKS[s.task.name], session.parts["learner"]
+        tasks = [derive(n, supervised.TASK) for n in session.plan.seeds]
+        sequence: Any = kind(data, tasks, s.num_tasks, **s.task.settings)
         x, y = first_images(sequence.task(index - 1), data, LARGE_BANK, learner.runs)
         given = TaskSource(Bank(x, learner.runs), (cross_entropy, y))
         drawn = reports(subject_of(learner), given, None, None, False, 3, None, index)
@@ -94,8 +84,7 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
         task = TaskSource(None, batches=epoch, criterion=cross_entropy)
         own = reports(subject_of(learner), task, None, None, False, 2, len(epoch) * s.epochs_per_task, index)
         for name, of_drawn, of_own in zip(session.plan.names, drawn, own, strict=True):
-            found.append({"group": group, "run": str(name), "task": index} | _numbers(of_drawn, of_own))
-            print(found[-1], file=sys.stderr, flush=True)
+            found.append({"group": group, "run": str(name), "task": index} | numbers(of_drawn, of_own))
 
     with TemporaryDirectory() as folder:
         given = {"preset": "demo", "seeds": seeds, "measure_every_updates": 0, **settings}
@@ -116,8 +105,9 @@ def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
                 states.append(deepcopy(session.parts["agent"].learners["critic"].state_dict()))
 
         with TemporaryDirectory() as folder:
-            agent = AGENT | {"layer_norm": method == "LayerNorm"}
-            run = train.run(**AGENTS, agent=agent, seeds=seeds, out=f"{folder}/run", on_step=on_step, **settings)
+            agent = AGENT | {"epsilon_end": 0.05, "layer_norm": method == "LayerNorm"}
+            given = {**AGENTS, "agent": agent, "seeds": seeds, "measure_every_updates": 0, **settings}
+            run = train.run(out=f"{folder}/run", on_step=on_step, **given)
             returns = {str(name): curves["task/return"].values for name, curves in run.metrics().items()}
             with closing(OfAgents(run, "cpu", 0)) as source:
                 for task, state in enumerate(states[:-1], start=1):
@@ -125,31 +115,13 @@ def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
                     source._agent.learners["critic"].load_state_dict(state)
                     every = reports(subject, data, None, None, False, 3, None, task)
                     for name, report in zip(source.plan.names, every, strict=True):
-                        row = {"group": CRITICS, "run": f"{method}, {name.in_words}", "task": task} | _numbers(report)
+                        row = {"group": CRITICS, "run": f"{method}, {name.in_words}", "task": task} | numbers(report)
                         row["accuracy"], row["next"] = returns[str(name)][task - 1 : task + 1]
                         yield row
 
 
-def is_held_out(row: Mapping[str, str]) -> bool:
-    """Whether the row is of a network for labels, of a group on which no threshold was chosen."""
-    return row["group"] not in ("relu", CRITICS)
-
-
-def is_lost(row: Mapping[str, str]) -> bool:
-    """Whether the next task ends below the accuracy, or for critics below the return, that counts as learned."""
-    return float(row["next"]) < (LOST_RETURN if row["group"] == CRITICS else LOST)
-
-
-@cache
-def _tasks(session: Session[Supervised]) -> tuple[Data, TaskSequence]:
-    """The data and tasks that the session's runs learn."""
-    s = session.settings
-    data = load(s.data.name, **s.data.settings)
-    kind: Any = TASKS[s.task.name]
-    return data, kind(data, [derive(n, supervised.TASK) for n in session.plan.seeds], s.num_tasks, **s.task.settings)
-
-
-def _numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
+def numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
+    """The columns of a row that come from reports."""
     found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[LONGER], strict=True))
     found |= {"short": drawn.evidence[NOW].mean, "verdict": drawn.verdict}
     if own is not None:
@@ -158,7 +130,9 @@ def _numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
     return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
 
 
-# --- what the rows say ------------------------------------------------------------------------------------------------
+def is_lost(row: Mapping[str, str]) -> bool:
+    """Whether the next task ends below the accuracy, or for critics below the return, that counts as learned."""
+    return float(row["next"]) < (LOST_RETURN if row["group"] == CRITICS else LOST)
 
 
 def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
@@ -171,50 +145,42 @@ def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
 
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
-    groups = ["relu", *dict.fromkeys(r["group"] for r in rows if r["group"] != "relu"), "all but these"]
-    learned = ("drawn", "short", "batches")
-    print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{s:>{14 if s in SYMPTOMS else 8}}" for s in learned + SYMPTOMS))
-    for group in groups:
-        some = [r for r in rows if r["group"] == group or (group == "all but these" and is_held_out(r))]
-        lost = [is_lost(r) for r in some]
-        line = f"{group:24}{len(some):6}{sum(lost):6}"
-        for measure in learned + SYMPTOMS:
-            sign = -1 if measure in GROW else 1
-            value = auroc([sign * float(r.get(measure) or "nan") for r in some], lost)
-            line += f"{value:{14 if measure in SYMPTOMS else 8}.3f}"
-        print(line)
-    labels, critics = [*filter(is_held_out, rows)], [r for r in rows if r["group"] == CRITICS]
-    _show_verdicts("the next task's accuracy", "verdict", labels, ".2f")
-    _show_verdicts("the next task's accuracy", "batches_verdict", labels, ".2f")
-    _show_verdicts("the next task's return", "verdict", critics, ".0f")
-
-
-def _show_verdicts(what: str, column: str, rows: Sequence[Mapping[str, str]], form: str) -> None:
-    """Print what followed each verdict of a column."""
-    print(f"\n{column:28}boundaries   {what}: least, median, greatest   lost")
-    for verdict in ("plastic", "not detectable", "losing", "lost"):
-        some = [r for r in rows if r[column] == verdict]
-        if some:
-            least, median, greatest = np.quantile([float(r["next"]) for r in some], [0, 0.5, 1])
-            numbers = f"{least:22{form}}{median:8{form}}{greatest:8{form}}{sum(map(is_lost, some)) / len(some):25.0%}"
-            print(f"{verdict:28}{len(some):6}{numbers}")
+    groups = {name: [r for r in rows if r["group"] == name] for name in dict.fromkeys(r["group"] for r in rows)}
+    groups["all but relu"] = [r for r in rows if r["group"] not in ("relu", CRITICS)]
+    measures = ("drawn", "short", "batches", *SYMPTOMS)
+    print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{name:>14}" for name in measures))
+    for group, of_group in groups.items():
+        lost, line = [*map(is_lost, of_group)], ""
+        for name in measures:
+            score = [float(r.get(name) or "nan") * (-1 if name in GROW else 1) for r in of_group]
+            line += f"{auroc(score, lost):14.3f}"
+        print(f"{group:24}{len(lost):6}{sum(lost):6}{line}")
+    tables = [("verdict", "all but relu"), ("batches_verdict", "all but relu"), ("verdict", CRITICS)]
+    for column, group in tables:
+        print(f"\n{column}, {group}: boundaries; the next task's least, median, greatest; lost")
+        for verdict in VERDICTS:
+            of_verdict = [r for r in groups.get(group, ()) if r[column] == verdict]
+            if of_verdict:
+                least, median, greatest = np.quantile([float(r["next"]) for r in of_verdict], [0, 0.5, 1])
+                lost = sum(map(is_lost, of_verdict)) / len(of_verdict)
+                print(f"{verdict:28}{len(of_verdict):6}{least:10.2f}{median:10.2f}{greatest:10.2f}{lost:10.0%}")
 
 
 def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
     """Draw what the next task reached after each verdict, a point for each boundary outside the group `relu`."""
     jitter = np.random.default_rng(0)
-    columns = {"batches_verdict": "verdict from the next task", "verdict": "verdict from drawn targets"}
-    verdicts = ("plastic", "not detectable", "losing", "lost")
+    held_out = [r for r in rows if r["group"] not in ("relu", CRITICS)]
+    titles = {"batches_verdict": "verdict from the next task", "verdict": "verdict from drawn targets"}
     with mpl.rc_context(STYLE):
         figure, both = panels(2, 2, height=2.4, sharey=True)
-        for axes, (column, title) in zip(both, columns.items(), strict=True):
-            for place, verdict in enumerate(verdicts):
-                some = [r for r in rows if r[column] == verdict and is_held_out(r)]
+        for axes, (column, title) in zip(both, titles.items(), strict=True):
+            for place, verdict in enumerate(VERDICTS):
                 for easy, color in ((False, PALETTE[0]), (True, PALETTE[1])):
-                    y = [float(r["next"]) for r in some if (r["group"] == "permuted pixels") is easy]
-                    axes.scatter(place + jitter.uniform(-0.3, 0.3, len(y)), y, s=7, color=color, alpha=0.6, lw=0)
+                    chosen = [r for r in held_out if r[column] == verdict and (r["group"] == "permuted pixels") is easy]
+                    x = place + jitter.uniform(-0.3, 0.3, len(chosen))
+                    axes.scatter(x, [float(r["next"]) for r in chosen], s=7, color=color, alpha=0.6, lw=0)
             axes.axhline(LOST, color="0.7", lw=0.6, zorder=0)
-            axes.set_xticks(range(len(verdicts)), verdicts)
+            axes.set_xticks(range(len(VERDICTS)), VERDICTS)
             axes.set_title(title)
         both[0].set_ylabel("accuracy of the next task")
         marks = {"new labels": PALETTE[0], "permuted pixels": PALETTE[1]}
@@ -225,25 +191,18 @@ def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--show", action="store_true")
     parser.add_argument("--figure", type=Path, help="a picture of what the rows say")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", choices=[*GROUPS, CRITICS], help="one group, added to the file")
     a = parser.parse_args()
-    if not (a.show or a.figure):
-        new = not a.out.exists()
-        with a.out.open("a", newline="") as file:
+    if a.only or not a.out.exists():
+        with a.out.open("a", newline="", buffering=1) as file:
             writer = csv.DictWriter(file, COLUMNS)
-            if new:
+            if not file.tell():
                 writer.writeheader()
             for name, settings in GROUPS.items():
-                if a.only in (None, name):
-                    writer.writerows(rows_of(name, settings, a.seeds))
-                    file.flush()
-            if a.only in (None, CRITICS):
-                for row in rows_of_critics(a.seeds):
-                    writer.writerow(row)
-                    file.flush()
+                writer.writerows(rows_of(name, settings, a.seeds) if a.only in (None, name) else ())
+            writer.writerows(rows_of_critics(a.seeds) if a.only in (None, CRITICS) else ())
     with a.out.open(newline="") as file:
         found = [*csv.DictReader(file)]
     show(found)

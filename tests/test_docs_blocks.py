@@ -116,6 +116,14 @@ PYTHON: dict[str, list[Block]] = {
             instead=(("diagnose(net, x", "diagnose(net, x, repeats=2, updates=10"),),
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
         ),
+        Block(
+            "model.critic",
+            needs="stable_baselines3",
+            before="import torch\nfrom stable_baselines3 import SAC\n"
+            "SAC('MlpPolicy', 'Pendulum-v1').save('model')\nobs, act = torch.randn(256, 3), 2 * torch.rand(256, 1) - 1",
+            instead=(("optimizer))", "optimizer, repeats=2, updates=10, remedies=False))"),),
+            after="assert actor.mu.weight.grad is None",
+        ),
     ],
     "already-trained.md": [
         Block(

@@ -39,7 +39,7 @@ from rl_plasticity.structure import (
     with_tensors,
 )
 from rl_plasticity.structure import operations as ops
-from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
+from rl_plasticity.structure.layer import Layer, eval_mode, runs_of, unwrapped, wide
 
 PROBE_SIZE = 256  # examples whose activations are measured
 GRADIENTS = 32  # how many of them have their single gradients taken
@@ -197,7 +197,8 @@ class Probe(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Metrics of the weight matrices, and the distance of all parameters from their initial values."""
-        matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
+        with eval_mode(self.net):  # or reading a parametrized weight may change what computes it
+            matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
         dense = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
         values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
         if "sigma1" in values:  # this name is taken by the largest one of all layers, see `size_of`

@@ -131,13 +131,14 @@ class Report:
                 how = f"{p['longer_repeats']} repeats of {updates} updates on {p['longer_inputs']} inputs"
                 lines.append(f"  ({LONGER}: {how}, {kind})")
         if self.remedies:
-            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{'changes outputs':>17}"]
+            cost = "" if self.remedies[0].changes is None else "changes outputs"
+            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{cost:>17}"]
             for r in self.remedies:
                 changes = "" if r.changes is None else f"{min(r.changes, 10):.0%}"
                 lines.append(f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}{changes:>17}")
-            alike = sum(r.learned.high >= self.remedies[0].learned.low for r in self.remedies)
-            lines.append(f"  (each with a new optimizer; {alike} cannot be told from the best)")
+            alike = sum(r.learned.high >= self.remedies[0].learned.low for r in self.remedies[1:])
+            lines.append(f"  (each with a new optimizer; others that cannot be told from the best: {alike})")
         if self.symptoms:
             lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
             lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]
-        return "\n".join(lines)
+        return "\n".join(map(str.rstrip, lines))
