@@ -87,11 +87,10 @@ def read(
         has_heads=unknown is None or heads is not None,
         undecided=tuple(node.weight_name for node in nodes if node.role == "undecided" and node.weight_name),
         trained=tuple(name for name, p in net.named_parameters() if walk.trained(p)),
-        example=None if example is None or unknown else with_tensors(example, Tensor.detach),
-        watched=example is not None,
+        example=None if example is None else with_tensors(example, Tensor.detach),
         returned=tuple((tuple(sorted(v.sources)), tuple(sorted(v.through))) for v in walk.returned),
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
-        of_heads=frozenset(walk.weights[i] for i, node in enumerate(nodes) if node.head and i in walk.weights),
+        of_heads=frozenset(walk.weight_of[i] for i, node in enumerate(nodes) if node.head and i in walk.weight_of),
         factors=frozenset(_possible_factors(net, walk, unknown is not None)),
     )
 

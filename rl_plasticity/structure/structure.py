@@ -30,8 +30,7 @@ class Structure:
             operations since.
         shared: names of the parameters that are used more than once.
         of_heads: names of the output layers' weights, also those that other layers share.
-        example: the inputs of the call that was watched, if one was.
-        watched: whether there was an example, also one that could not be followed.
+        example: the inputs of the call that was watched, if one was, also one that could not be followed.
         factors: names of the layers whose shapes allow that they are factors of a low-rank adapter of a frozen layer.
     """
 
@@ -46,7 +45,6 @@ class Structure:
     of_heads: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
     example: Example | None = field(default=None, compare=False, repr=False)
-    watched: bool = field(default=False, compare=False)
 
     @property
     def layers(self) -> list[Layer]:
@@ -108,7 +106,7 @@ class Structure:
         waiting = [*found] if any(layer.role == "conv" for layer in ordered) else []
         while waiting:
             layer = ordered[waiting.pop()]
-            if layer.joins_branches and (ops.SUMS | {"a product of two activations"}) & {*layer.through}:
+            if layer.joins_branches and (ops.SUMS | {ops.OF_BRANCHES}) & {*layer.through}:
                 continue
             for i in layer.inputs:
                 if ordered[i].role not in ("conv", "embedding") and i not in found:
@@ -174,7 +172,7 @@ class Structure:
 
     def _what_helps(self, other: str | None = None) -> str:
         """What to pass if something is unknown: an example, unless the given one could not be followed."""
-        given = [*([] if self.watched else ["example=(a real input, ...)"]), *([other] if other else [])]
+        given = [*([] if self.example is not None else ["example=(a real input, ...)"]), *([other] if other else [])]
         return f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
 
     @property

@@ -1,6 +1,5 @@
 """A walk along the graph that ``torch.fx`` traces of a forward, without a call on real inputs."""
 
-import copy
 import inspect
 import warnings
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from torch import fx, nn
 from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.calling import flat, shadow
-from rl_plasticity.structure.layer import Layer, role_of
+from rl_plasticity.structure.layer import role_of
 from rl_plasticity.structure.operations import NO_TENSOR, operation_of, plain
 from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
@@ -47,7 +46,11 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
             if in_place and node.args and isinstance(node.args[0], fx.Node):
                 values[node.args[0]] = value
     for gain in [n for n in walk.nodes if n.role == "gain"]:
-        _try_norm(walk, gain)
+        owner = gain.name.rpartition(".")[0]
+        if not walk.runs and not any(True for _ in walk.modules[owner].children()):
+            like = net.get_parameter(gain.name)  # and the module is tried on random numbers
+            x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+            walk.try_norm(owner, shadow(walk.modules[owner]).eval(), (x,), Value())
     return None
 
 
@@ -84,19 +87,3 @@ def _follow(walk: Walk, node: fx.Node, inputs: Sequence[Value], others: Sequence
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
     op = str(node.args[1]) if name == "getattr" else plain(name, not isinstance(node.args[0], fx.Node))
     return None if op in NO_TENSOR else walk.call(op, inputs, others)
-
-
-def _try_norm(walk: Walk, gain: Layer) -> None:
-    """Call a copy of the module of a bare gain on random numbers, to see whether it normalizes."""
-    module = walk.modules[gain.name.rpartition(".")[0]]
-    like = walk.net.get_parameter(gain.name)
-    if walk.runs or any(True for _ in module.children()):
-        return
-    x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
-    try:
-        copied = copy.deepcopy(module).eval()
-        with torch.no_grad():
-            output = copied.forward(x)
-    except Exception:  # it takes other inputs
-        return
-    walk.try_norm(gain.name.rpartition(".")[0], copied, (x,), output, Value())

@@ -175,7 +175,7 @@ class Walk:
         self.nodes: list[Layer] = []
         self.returned: list[Value] = []
         self.uses: Counter[str] = Counter()  # how many nodes read a parameter
-        self.weights: dict[int, str] = {}  # of nodes, their own or another's
+        self.weight_of: dict[int, str] = {}  # what a node reads, its own or another's
         self._placed: set[str] = set()  # the parameters that have a node
         self._readers: Counter[int] = Counter()  # how many operations read a node's output as it is
         self._biases: dict[int, str] = {}  # bare parameters that were added right behind a node
@@ -232,7 +232,7 @@ class Walk:
         # Without a parameter a hook may make the weight before each call, as torch's pruning does.
         by_hook = weight is None and role in ("linear", "conv", "embedding") and "weight" in vars(module)
         if weight is not None:
-            self.weights[len(self.nodes)] = weight
+            self.weight_of[len(self.nodes)] = weight
         out = self.node(
             prefix,
             role,
@@ -388,7 +388,7 @@ class Walk:
         module = self.modules[weight.owner]
         of_module = role_of(module) or (kind_of(module) and weight.name == f"{weight.owner}.weight")
         bias_names = [self._claim(bias.name) for bias in biases]
-        self.weights[len(self.nodes)] = weight.name
+        self.weight_of[len(self.nodes)] = weight.name
         return self.node(
             weight.owner if of_module else weight.name,
             role,
@@ -507,21 +507,19 @@ class Walk:
         starts_at_ones = several and not parameter.is_meta and bool((parameter == 1).all())
         return starts_at_ones or given_role(name, self.roles) is not None
 
-    def try_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], output: Any, data: Value) -> None:
+    def try_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], data: Value) -> None:
         """Make the bare gain of a module a norm layer if the output does not change with the size of the input."""
         gains = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == prefix]
-        if not gains or not isinstance(output, Tensor) or not inputs[0].is_floating_point():
+        if not gains:
             return
         try:
             with torch.no_grad():
-                again = module.forward(2 * inputs[0], *inputs[1:])
-        except Exception:  # whatever a foreign module raises: then it stays a gain
+                once, twice = (module.forward(size * inputs[0], *inputs[1:]) for size in (1, 2))
+            is_norm = bool((twice - once).float().norm() < 0.02 * once.float().norm())
+        except Exception:  # whatever a foreign module raises or returns: then it stays a gain
             return
-        if isinstance(again, Tensor) and again.shape == output.shape:
-            size, moved = (t.detach().float().norm() for t in (output, again - output))
-            if bool(moved < 0.02 * size):
-                for i in gains:
-                    self.nodes[i] = replace(self.nodes[i], role="norm", through=tuple(sorted(data.through)))
+        for i in gains if is_norm else ():
+            self.nodes[i] = replace(self.nodes[i], role="norm", through=tuple(sorted(data.through)))
 
 
 def _bare(name: str) -> str:

@@ -121,13 +121,11 @@ class Watch(TorchFunctionMode):
                 lambda: self.walk.module(name, joined(values)) if op is None else self.walk.call(op, values),
             )
 
-    def check_norm(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    def check_norm(self, name: str, module: nn.Module, inputs: Any, _: Any) -> None:
         """After a module of bare parameters: whether it is a norm layer."""
-        positional = inputs[0]
-        if not self._inside and positional and isinstance(positional[0], Tensor):
+        if not self._inside and inputs[0]:
             self._inside += 1
-            before = self._values.get(id(positional[0]), Value())
-            self.walk.try_norm(name, module, positional, output, before)
+            self.walk.try_norm(name, module, inputs[0], self._values.get(id(inputs[0][0]), Value()))
             self._inside -= 1
 
     def give(self, tensors: Sequence[Tensor], value: Value) -> None:
