@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import reason
 
@@ -33,8 +34,6 @@ def arguments_of(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def flat(values: Any) -> list[Any]:
     """What is in nested lists, tuples, mappings and dataclasses, in order."""
-    if isinstance(values, type):
-        return [values]
     if hasattr(values, "items"):
         values = [*values.values()]
     elif hasattr(values, "__dataclass_fields__"):
@@ -60,23 +59,30 @@ def with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(values)(with_tensors(one, change) for one in values) if type(values) in (list, tuple) else values
 
 
+class _Sharing(TorchFunctionMode):
+    """What was computed with gradients, which torch refuses to copy, is its own copy."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
 def shadow(net: nn.Module) -> nn.Module:
     """A copy that shares the parameters: what a call of it writes, counts or hooks up stays in the copy.
 
-    Shared are also tensors that were computed with gradients (torch's pruning keeps one in a module), and objects
-    outside the network whose methods are its hooks.
+    Shared are also tensors that were computed with gradients, which modules may keep, and objects outside the network
+    whose methods are its hooks.
 
     Raises:
         ValueError: the network cannot be copied.
     """
-    inside = {id(module) for module in net.modules()}
-    shared: list[Any] = [*net.parameters()]
+    modules = [*net.modules()]
+    hooks = [hook for m in modules for hook in (*m._forward_pre_hooks.values(), *m._forward_hooks.values())]
+    owners = [getattr(hook, "__self__", None) for hook in hooks]
+    shared: list[Any] = [*net.parameters(), *(owner for owner in owners if owner not in modules)]
     try:
-        for module in net.modules():
-            kept = [value for value in vars(module).values() if isinstance(value, Tensor | list | tuple | dict)]
-            shared += [tensor for tensor in tensors_in(kept) if not tensor.is_leaf]
-            hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
-            shared += [owner for hook in hooks if id(owner := getattr(hook, "__self__", None)) not in inside]
-        return copy.deepcopy(net, {id(one): one for one in shared})
+        with _Sharing():
+            return copy.deepcopy(net, {id(one): one for one in shared})
     except Exception as error:  # a module's own copying may raise anything
         raise ValueError(f"{type(net).__name__} must be copied for a call, and cannot be: {reason(error)}") from error

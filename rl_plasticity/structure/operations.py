@@ -18,7 +18,7 @@ PRODUCTS = {"linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "addmv", 
 CONVOLUTIONS = {f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)}
 # A parameter with several axes in one of these is the weight of a layer.
 LAYERS = PRODUCTS | CONVOLUTIONS | {"multi_head_attention_forward", "scaled_dot_product_attention", "cdist"}
-ADDENDS = {"addmm": "mm", "baddbmm": "bmm", "addmv": "mv"}  # the product in a sum
+ADDING = {"addmm", "baddbmm", "addmv"}  # a product to their first operand
 NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", "normalize"}
 SUMS = {"add", "radd", "iadd", "sub", "rsub", "isub"}
 SCALINGS = {"mul", "rmul", "imul", "div", "truediv", "itruediv"}

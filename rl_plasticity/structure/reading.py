@@ -117,18 +117,14 @@ def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:
         found = [name for name in names if fnmatchcase(name, pattern)]
         if not found:
             raise SettingsError(f"roles: no parameter matches {pattern!r}{nearest(pattern, names)}")
-        shape = lookup(net, found[0]).shape[len(runs_of(net)) :]
-        if role == "matrix" and sum(n > 1 for n in shape) > 2:
-            raise SettingsError(
-                f"roles: {found[0]!r} is no matrix, its shape is {[*shape]}: make each matrix a parameter of its own, "
-                "or say 'ignore'"
-            )
-        owners = [net.get_submodule(name.rpartition(".")[0]) for name in found]
-        if role != "ignore" and all(role_of(owner) is not None for owner in owners):
-            raise SettingsError(
-                f"roles: {found[0]!r} is a parameter of {type(owners[0]).__name__}, which tells its role; of such only "
-                f"'ignore' can be said, got {role!r}"
-            )
+        shape, owner = lookup(net, found[0]).shape, net.get_submodule(found[0].rpartition(".")[0])
+        wrong = ""
+        if role == "matrix" and sum(n > 1 for n in shape[len(runs_of(net)) :]) > 2:
+            wrong = f"no matrix, its shape is {[*shape]}: make each matrix a parameter of its own, or say 'ignore'"
+        if role != "ignore" and role_of(owner) is not None:
+            wrong = f"a parameter of {type(owner).__name__}, which tells its role: say 'ignore', not {role!r}"
+        if wrong:
+            raise SettingsError(f"roles: {found[0]!r} is {wrong}")
 
 
 def _ids_of(net: nn.Module, roles: Mapping[str, str], only: Iterable[Tensor] | None) -> set[int] | None:
@@ -137,12 +133,10 @@ def _ids_of(net: nn.Module, roles: Mapping[str, str], only: Iterable[Tensor] | N
     ignored = {id(p) for name, p in net.named_parameters() if given_role(name, roles) == "ignore"}
     if only is None:
         return own - ignored if ignored else None
-    given = [*only]
-    if names := [p for p in given if not isinstance(p, Tensor)]:
-        raise SettingsError(f"only takes parameters, got {names[0]!r}: only=[net.get_parameter(name), ...]")
-    if not own & {id(p) for p in given}:
-        raise SettingsError("only: none of these is a parameter of the network")
-    return {id(p) for p in given} - ignored
+    given = {id(p) for p in only}
+    if not own & given:
+        raise SettingsError("only: none of these is a parameter of the network; only=[net.get_parameter(name), ...]")
+    return given - ignored
 
 
 def _with_heads(nodes: list[Layer], reached: int, heads: Sequence[str] | None) -> list[Layer]:
@@ -185,28 +179,17 @@ def _possible_factors(net: nn.Module, walk: Walk, unknown: bool) -> Iterator[str
 
 
 def _refuse_what_is_not_supported(net: nn.Module) -> None:
-    for name, p in (*net.named_parameters(), *net.named_buffers()):
-        if isinstance(p, nn.UninitializedParameter | nn.UninitializedBuffer):
-            raise ValueError(f"{name} has no shape yet: call the network once on real inputs, then make this")
+    for name, p in net.named_parameters():
         kinds = {
+            "without a shape before the network's first call": isinstance(p, nn.UninitializedParameter),
             "a distributed tensor (FSDP)": type(p).__name__ == "DTensor",
-            "complex": p.is_complex() and isinstance(p, nn.Parameter),
-            "quantized": p.is_quantized,
+            "complex": p.is_complex(),
             "sparse": p.layout != torch.strided,
         }
         if found := [kind for kind, is_so in kinds.items() if is_so]:
             raise ValueError(f"{name} is {found[0]}, which is not supported: pass the part of the network without it")
-    for name, module in net.named_modules():
-        if type(module).__name__ == "TensorDictParams":
-            raise ValueError(
-                f"{name or 'this'} holds the parameters of a TorchRL loss, stacked and without a forward: use "
-                "rl_plasticity.integrations.torchrl"
-            )
-        if "quantized" in type(module).__module__.split("."):
-            raise ValueError(f"{name or type(module).__name__} is quantized, which is not supported")
-        for hook in module._forward_pre_hooks.values():
-            if type(hook).__name__ in ("WeightNorm", "SpectralNorm"):
-                raise ValueError(
-                    f"{name or 'the network'} computes its weight in a hook ({type(hook).__name__}): use "
-                    "torch.nn.utils.parametrizations instead"
-                )
+    if any(type(module).__name__ == "TensorDictParams" for module in net.modules()):
+        raise ValueError(
+            f"{type(net).__name__} holds the parameters of a TorchRL loss, stacked and without a forward: use "
+            "rl_plasticity.integrations.torchrl"
+        )

@@ -83,16 +83,15 @@ class Structure:
         A norm layer takes out their scale. A layer whose output is first added to something, or goes through an
         activation, does not count.
         """
-        found, others = [], set()
+        found = []
         for i, node in enumerate(self.nodes):
-            if node.role in ("linear", "conv"):
-                readers = [other for other in self.nodes if i in other.inputs]
-                by_itself = all(r.inputs == (i,) and set(r.through) <= ops.KEEP_UNITS for r in readers)
-                if readers and by_itself and all(r.role == "norm" for r in readers) and i not in self._returned_nodes:
-                    found.append(node)
-                else:
-                    others.add(node.name)  # one call of a layer that is called twice may be
-        return [node for node in found if node.name not in others]
+            readers = [other for other in self.nodes if i in other.inputs]
+            on_its_own = all(
+                r.role == "norm" and r.inputs == (i,) and set(r.through) <= ops.KEEP_UNITS for r in readers
+            )
+            if node.role in ("linear", "conv") and readers and on_its_own and i not in self._returned_nodes:
+                found.append(node)
+        return found
 
     @property
     def classifier(self) -> list[int]:

@@ -149,7 +149,7 @@ class Operation:
             return "transpose" in self.name
         if self.name in ("linear", "embedding", "bilinear"):
             return weight.flipped
-        operands = self.operands[1:] if self.name in ops.ADDENDS else self.operands
+        operands = self.operands[1:] if self.name in ops.ADDING else self.operands
         is_left = bool(operands) and operands[0].weight is not None and operands[0].weight.name == weight.name
         return is_left == weight.flipped
 
@@ -327,7 +327,7 @@ class Walk:
 
     def _with_weights(self, op: Operation) -> Value:
         """An operation on data and parameters: the first of these that it can be."""
-        kinds = (self._noise, self._addmm, self._layer, self._own_module, self._norm, self._gain, self._addition)
+        kinds = (self._noise, self._layer, self._own_module, self._norm, self._gain, self._addition)
         found = (kind(op) for kind in kinds)
         return next((value for value in found if value is not None), None) or self._undecided(op)
 
@@ -336,13 +336,6 @@ class Walk:
         if op.data.sources or op.name == "embedding":
             return None
         return Value(parameters=op.data.parameters.union(w.name for w in op.weights))
-
-    def _addmm(self, op: Operation) -> Value | None:
-        """A product and the addition of a matrix in one."""
-        added = op.operands[0]
-        if op.name not in ops.ADDENDS or op.others or added.weight not in self._split(op)[0]:
-            return None
-        return self.call("add", [self.call(ops.ADDENDS[op.name], op.operands[1:]), added])
 
     def _split(self, op: Operation) -> tuple[list[Weight], list[Weight]]:
         """The parameters among its operands that are matrices (a layer's may be [1, n]), and the others."""

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from conftest import FabricModule, RMSNorm, plain_mlp
-from foreign.expected import bare, made_of, mlp, ones, zeros
+from foreign.expected import bare, made_of, mlp, ones, vectors, zeros
 from torch import nn
 from torch.nn import functional as F
 
@@ -227,7 +227,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
 @pytest.mark.parametrize("operation", OTHERS)
 def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_it(operation, example, norm):
     function, name = OTHERS[operation]
@@ -253,7 +253,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
 @pytest.mark.parametrize("end", ENDS)
 def test_swr_says_where_what_is_returned_does_not_scale(end, example):
     returned, reason = ENDS[end]
@@ -266,7 +266,7 @@ def test_swr_says_where_what_is_returned_does_not_scale(end, example):
 # --- functions that are activations -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
 def test_hidden_units_come_out_of_functions_too(example):
     net = made_of(
         lambda net, x: net.c(torch.tanh(net.b(F.relu(net.norm(net.a(x)))))),
@@ -312,7 +312,7 @@ def test_units_are_hidden_only_where_the_next_layer_reads_them_and_nothing_else_
     assert structure.unknown or structure.hidden_units(net) == []
 
 
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
 def test_an_activation_module_that_several_layers_share_is_told_apart_by_its_calls(example):
     net = made_of(
         lambda net, x: net.c(net.relu(net.b(net.relu(net.a(x))))),
@@ -337,7 +337,7 @@ def of_bare_parameters():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("example", [None, torch.randn(5, 4)], ids=["traced", "watched"])
+@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
 def test_a_bare_parameter_is_told_by_its_use(example):
     structure = read(of_bare_parameters(), example)
     of = [layer for layer in structure.layers if layer.weight_name]
@@ -459,14 +459,9 @@ UNSUPPORTED = {
     r"\b0\.weight\b.*shape": lambda: nn.Sequential(nn.LazyLinear(3)),
     r"\b0\.weight\b.*complex": lambda: stored(lambda weight: weight.to(torch.complex64)),
     r"\b0\.weight\b.*sparse": lambda: stored(torch.Tensor.to_sparse),
-    r"\b1\b.*quantized": lambda: nn.Sequential(nn.Linear(3, 3), torch.ao.nn.quantized.dynamic.Linear(3, 3)),
-    r"\b0\b.*WeightNorm.*torch\.nn\.utils\.parametrizations": lambda: nn.Sequential(
-        nn.utils.weight_norm(nn.Linear(3, 3))
-    ),
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # torch deprecates some of them
 @pytest.mark.parametrize("said", UNSUPPORTED)
 def test_parameters_that_no_method_can_act_on_are_one_clear_line(said):
     net = UNSUPPORTED[said]()

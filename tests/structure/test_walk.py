@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from foreign.expected import bare, made_of
+from foreign.expected import bare, made_of, vectors
 from torch import nn
 from torch.nn import functional as F
 
@@ -15,7 +15,7 @@ from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.structure import read
 
 quiet = pytest.mark.filterwarnings("ignore:.* leaves alone:UserWarning")
-X = torch.randn(8, 4)
+X = vectors(8, 4)
 both_ways = pytest.mark.parametrize("example", [None, X], ids=["traced", "watched"])
 
 
