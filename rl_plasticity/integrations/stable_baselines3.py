@@ -93,11 +93,12 @@ def trained_by(model: BaseAlgorithm) -> dict[str, Trained]:
     obs, _ = model.policy.obs_to_tensor(model._last_obs)
     if isinstance(model, SAC | TD3):  # DDPG is a TD3
         actions = torch.as_tensor(model.predict(model._last_obs, deterministic=True)[0])
-        found = {"actor": (model.actor, {"obs": obs}), "critic": (model.critic, {"obs": obs, "actions": actions})}
+        of_actor = {"obs": obs} | ({"deterministic": True} if isinstance(model, SAC) else {})  # gSDE's noise is old
+        found = {"actor": (model.actor, of_actor), "critic": (model.critic, {"obs": obs, "actions": actions})}
     elif isinstance(model, DQN):
         found = {"q_net": (model.q_net, {"obs": obs})}
     elif isinstance(model, PPO | A2C):
-        found = {"policy": (model.policy, {"obs": obs})}
+        found = {"policy": (model.policy, {"obs": obs, "deterministic": True})}
     else:
         raise SettingsError(
             f"what {type(model).__name__} trains is not known here: A2C, DDPG, DQN, PPO, SAC and TD3 are, and what "
