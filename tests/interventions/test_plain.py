@@ -545,33 +545,6 @@ def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution
 # --- networks that others write ---------------------------------------------------------------------------------------
 
 
-class Signed(nn.Linear):
-    """One matrix, and of each ensemble's member signs of what comes out."""
-
-    def __init__(self, n, m):
-        super().__init__(n, m)
-        self.signs = nn.Parameter(torch.ones(2, 1, m).neg())
-
-    def forward(self, x):
-        return super().forward(x) * self.signs
-
-
-@pytest.mark.parametrize("kind", ["signs", "weight_norm"])
-def test_a_head_reset_renews_all_that_the_head_s_module_holds(kind):
-    def make():
-        last = Signed(6, 2) if kind == "signs" else nn.utils.parametrizations.weight_norm(nn.Linear(6, 2))
-        return nn.Sequential(nn.Linear(3, 6), nn.ReLU(), last)
-
-    net, fresh = make(), make()
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(1.0)
-    hidden = net[0].weight.clone()
-    make_intervention("head").apply_(net, (), example=torch.randn(4, 3), make=lambda: fresh)
-    assert torch.equal(net[0].weight, hidden)
-    assert all(torch.equal(p, q) for p, q in zip(net[2].parameters(), fresh[2].parameters(), strict=True))
-
-
 @pytest.mark.parametrize("of", ["weight_norm", "orthogonal"])
 def test_redo_leaves_units_of_computed_weights_alone_for_their_columns_would_not_be_zero(of):
     computed = getattr(nn.utils.parametrizations, of)
@@ -586,40 +559,6 @@ def test_redo_leaves_units_of_computed_weights_alone_for_their_columns_would_not
     assert torch.equal(net[0].weight, first)
     assert net[4].bias[3] > -1
     torch.testing.assert_close(net(x), before)
-
-
-class Routed(nn.Module):
-    """Each example goes to one expert; the second gets none."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(3, 4)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(2))
-
-    def forward(self, x):
-        h, out = self.first(x), x.new_zeros(len(x), 2)
-        for i, expert in enumerate(self.experts):
-            mine = (torch.zeros(len(x)) == i).nonzero().flatten()
-            out = out.index_add(0, mine, expert(h[mine]))
-        return out
-
-
-def test_an_expert_that_the_batch_was_not_sent_to_is_not_dormant():
-    net, x = Routed(), torch.randn(5, 3)
-    with torch.no_grad():
-        net.experts[0][0].bias[2] = -100.0
-    before = copy.deepcopy(net.experts[1].state_dict())
-    done = make_intervention("redo", threshold=0.0).apply_(net, (), example=x, make=Routed)
-    assert done["reset_units"] >= 1
-    assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())
-    units = {"continual_backprop": {"coef": 1.0, "maturity": 0}, "self_normalized_resets": {"least": 1, "most": 1}}
-    for name, settings in units.items():
-        regularizer = make_regularizer(name, net, example=x, **settings)
-        for _ in range(3):
-            regularizer.penalty(net, x)
-            regularizer.project_(net, *regularizer.given_lr(1.0))
-        assert regularizer.counts["reset_units"] >= 1
-        assert all(torch.equal(p, before[name]) for name, p in net.experts[1].state_dict().items())
 
 
 @pytest.mark.parametrize("intervention", ["shrink_perturb", "head", "periodic"])
