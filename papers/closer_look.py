@@ -6,6 +6,7 @@ Each class is a callback of ``rl_plasticity.supervised``, added by its own plugi
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from torch.nn import functional as F
 
 from papers.weights import balancedness, generalized_gaussian_shape, project_to_span
 from rl_plasticity import Learner
+from rl_plasticity.learning.optimizers import SGD, Adam, AdamW, Optimizer
 from rl_plasticity.metrics import feature_matrix, representation_change
 from rl_plasticity.structure import HiddenLayer, activations_of, read, shadow
+from rl_plasticity.structure.layer import per_run
 from rl_plasticity.training.epochs import first_images, inputs
 from rl_plasticity_zoo.metrics import representation_distance
 
@@ -113,7 +116,7 @@ class EffectiveSteps:
 
     Args:
         settings: the settings of the run.
-        parts: the parts of the run, with a learner whose optimizer knows its last step (``direction``).
+        parts: the parts of the run, with a learner whose optimizer's last step is known (`last_step`).
 
     Raises:
         ValueError: the optimizer does not know its last step.
@@ -123,7 +126,7 @@ class EffectiveSteps:
         learner = self.learner = parts.learner
         self.layers = [layer for layer in read(learner.net).layers if layer.matrix(learner.net) is not None]
         try:
-            self._norms(learner.optimizer.direction)
+            self._norms(partial(last_step, learner.optimizer))
         except TypeError as error:
             name = type(learner.optimizer).__name__
             raise ValueError(
@@ -140,7 +143,7 @@ class EffectiveSteps:
         """Log the steps of the update, if it is a logged one."""
         every = session.settings.log_every_updates
         if session.progress.updates % every == 0:
-            steps = self._norms(self.learner.optimizer.direction)
+            steps = self._norms(partial(last_step, self.learner.optimizer))
             norms = {name: step / self.before[name] for name, step in steps.items()}
             log(session, "net", by_layer("effective_step", norms))
         if (session.progress.updates + 1) % every == 0:
@@ -155,6 +158,22 @@ class EffectiveSteps:
             tensor = tensor_called(layer.weight_name)
             norms[layer.name] = torch.linalg.vector_norm(tensor.reshape(*runs, -1), dim=-1)
         return norms
+
+
+@torch.no_grad()
+def last_step(optimizer: Optimizer, name: str) -> Tensor:
+    """The last step d of the parameter called `name`, as in p <- p - lr * d.
+
+    Raises:
+        TypeError: the optimizer's moments do not determine it.
+    """
+    if type(optimizer) is SGD:
+        return optimizer.moments(name)[0]
+    if not isinstance(optimizer, Adam) or type(optimizer) not in (Adam, AdamW):
+        raise TypeError(f"{type(optimizer).__name__} does not know its last step")
+    m, v = optimizer.moments(name)
+    first, second = ((1 - b**optimizer.step).to(m.dtype) for b in optimizer.betas)
+    return m / per_run(first, m) / ((v / per_run(second, v)).sqrt() + optimizer.eps)
 
 
 class ChannelNorms:

@@ -32,8 +32,6 @@ class AdamP(Adam):
         of_adam: Adam's settings.
     """
 
-    direction = Optimizer.direction  # not that of Adam: it raises
-
     @checked
     def __init__(
         self,
@@ -210,8 +208,6 @@ class Muon(Adam):
         ValueError: which layers are heads cannot be read, or there is no hidden linear or convolution layer.
     """
 
-    direction = Optimizer.direction  # not that of Adam: it raises
-
     @checked
     def __init__(
         self,
@@ -281,7 +277,6 @@ class TRAC(Adam):
 
     MOST, TERMS = 6.0, 160  # the terms of erfi's series for an argument of 6 fall below 1e-16 of it
     FIRST = (("scales", 0.0), ("variance", 0.0), ("sigma", 1e-8))
-    direction = Optimizer.direction
     series: Tensor
     scale_betas: Tensor
     scales: Tensor

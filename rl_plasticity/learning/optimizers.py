@@ -70,10 +70,6 @@ class Optimizer(nn.Module):
         """Take one step in place; `parameters` and `gradients` are in the order of `names`."""
         raise TypeError(f"{type(self).__name__} is not an optimizer: it changes nothing")
 
-    def direction(self, name: str) -> Tensor:
-        """The last step d of the parameter called `name`, as in p <- p - lr * d, if the moments determine it."""
-        raise TypeError(f"{type(self).__name__} does not know its last step")
-
     def _adam(
         self, gradients: tuple[Tensor, ...], betas: tuple[float, float], eps: float, names: list[str] | None = None
     ) -> list[Tensor]:
@@ -115,13 +111,6 @@ class Adam(Optimizer):
     def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self.step += 1
         torch._foreach_sub_(parameters, self._adam(gradients, self.betas, self.eps))
-
-    @torch.no_grad()
-    def direction(self, name: str) -> Tensor:
-        """See `Optimizer`: m_hat / (sqrt(v_hat) + eps)."""
-        m, v = self.moments(name)
-        first, second = ((1 - b**self.step).to(m.dtype) for b in self.betas)
-        return m / per_run(first, m) / ((v / per_run(second, v)).sqrt() + self.eps)
 
 
 class AdamW(Adam):
@@ -228,10 +217,6 @@ class SGD(Optimizer):
         torch._foreach_mul_(ms, self.momentum)
         torch._foreach_add_(ms, gradients)
         torch._foreach_sub_(parameters, torch._foreach_mul(ms, lr))
-
-    def direction(self, name: str) -> Tensor:
-        """See `Optimizer`: m."""
-        return self.moments(name)[0]
 
 
 def orthogonalized(

@@ -45,20 +45,6 @@ def test_it_equals_torch_s_step_for_step(ours, theirs):
             torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("make", [Adam, SGD, lambda net, lr: Adam(net, lr, (0.8, 0.9), 0.1)])
-def test_the_direction_is_what_the_last_step_moved_the_parameter_by_over_the_learning_rate(make):
-    case = CASES["stacked3"]
-    net = case.make(1).double()
-    optimizer = make(net, lr=0.01)
-    for i in range(4):
-        if i == 2:
-            optimizer.restart_(torch.tensor([1]))  # each run has its own number of steps
-        before = {name: p.detach().clone() for name, p in net.named_parameters()}
-        step(net, optimizer, case.input().double())
-        for name, p in net.named_parameters():
-            torch.testing.assert_close((before[name] - p.detach()) / 0.01, optimizer.direction(name))
-
-
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_run_is_optimized_alone_as_among_others(name):
     together, alone = MLP((5, 8, 3), [1, 2]), MLP((5, 8, 3), [2])
