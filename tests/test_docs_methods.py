@@ -15,7 +15,7 @@ from rl_plasticity.settings import settings_of
 
 vectors = script("make_vectors")
 PAGES = vectors.DOCS / "methods"
-METHODS = {name: method for name, method in (REGULARIZERS | INTERVENTIONS).items() if name != "none"}
+METHODS = {name: method for name, method in {**REGULARIZERS, **INTERVENTIONS}.items() if name != "none"}
 HEADINGS = ["Equation", "Reference code", "Source", "Where we deviate", "Settings and cost", "Needs and refusals"]
 HEADINGS += ["In our studies"]
 

@@ -160,10 +160,6 @@ class Attached:
         self._hooks += [p.register_post_accumulate_grad_hook(_Watch(self)) for p in held[-1:]]  # type: ignore[no-untyped-call]
         _ALIVE.add(self)
 
-    def __repr__(self) -> str:
-        optimizers = ", ".join(type(optimizer).__name__ for optimizer in self.optimizers)
-        return f"Attached({type(self.regularizer).__name__} to {type(self.net).__name__} by {optimizers})"
-
     @property
     def counts(self) -> dict[str, Tensor]:
         """Counts of the regularizer's occasional events, ``[*runs]`` by name, such as ``reset_units``."""

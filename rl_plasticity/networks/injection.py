@@ -33,16 +33,6 @@ class Injectable(nn.Module):
         shape = (*runs, 1, 1) if runs else ()  # outputs are [*runs, batch, out]
         self.register_buffer("injected", torch.zeros(shape, dtype=torch.bool))
 
-    @torch.no_grad()
-    def inject_(self, new: nn.Module, runs: Tensor | None = None) -> None:
-        """Freeze the head of `runs` (all by default), and train a head with the weights of `new` in its place."""
-        chosen = ... if runs is None else runs
-        head, frozen, offset = (m.state_dict() for m in (self.head, self.frozen, self.offset))
-        for name, value in new.state_dict().items():
-            frozen[name][chosen] = head[name][chosen]
-            head[name][chosen] = offset[name][chosen] = value[chosen]
-        self.injected[chosen] = True
-
     def reset_parameters(self) -> None:
         """Remove the injection; the head, whose modules have their own, is not changed."""
         for buffer in (*self.frozen.buffers(), *self.offset.buffers(), self.injected):

@@ -207,8 +207,8 @@ class Spectral(Regularizer):
         warmup: Annotated[int, Setting("least number of initial power-iteration steps", least=0, most=100_000)] = 15,
     ) -> None:
         super().__init__(net, coef)
-        told = [layer for layer in self.layers if layer.role != "undecided"]
-        self._require([layer for layer in told if layer.parameter_names], "trainable layer")
+        told = [layer for layer in self.layers if layer.role != "undecided" and layer.parameter_names]
+        self._require(told, "trainable layer")
         self._act_on(net, self.layers, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
