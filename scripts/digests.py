@@ -20,7 +20,6 @@ import fnmatch
 import hashlib
 import io
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -188,7 +187,6 @@ SUPERVISED: dict[str, Settings] = {
 
 SAME = {"train/overlap_workers": "train/overlap"}  # the first must have the numbers of the second
 INTERRUPTED = {train: (23, 47), supervised: (1, 5)}  # the steps after which a run is stopped, and fails
-KILLED = ("train/plain", "supervised/plain")  # also by a signal, which takes a process of its own
 SWEEP = ["reg=none,spectral", "reg.spectral.coef=1e-4,1e-2", "seeds=5"]  # three runs
 COMPARISONS: dict[str, tuple[list[str], Settings]] = {
     "train": (["train/methods", "train/plain"], {"target": -1650.0}),
@@ -240,8 +238,6 @@ def of_run(name: str, root: Path) -> str:
     command, settings = runs()[name]
     digest = sha256(made(name, root) / "metrics.csv")
     likes = {"when it fails and is resumed": partial(interrupted, command, settings, root / "interrupted" / name)}
-    if name in KILLED:
-        likes["when it is killed and resumed"] = partial(killed, command, settings, root / "killed" / name)
     if name in SAME:
         likes[f"than {SAME[name]}"] = partial(made, SAME[name], root)
     for words, like in likes.items():
@@ -260,7 +256,8 @@ def made(name: str, root: Path) -> Path:
         command.run(**settings, out=folder)
     else:
         words = [f"{name}={value}" for name, value in flat(CONTINUAL) if name != "seeds"]
-        python("-m", "rl_plasticity.supervised", "-m", *words, *SWEEP, f"out={folder}")
+        command = [sys.executable, "-m", "rl_plasticity.supervised", "-m", *words, *SWEEP, f"out={folder}"]
+        subprocess.run(command, check=True, capture_output=True)
     return folder
 
 
@@ -290,24 +287,6 @@ def interrupted(command: ModuleType, settings: Settings, folder: Path) -> Path:
         command.run(resume=folder, on_step=fail)
     command.run(resume=folder)
     return folder
-
-
-def killed(command: ModuleType, settings: Settings, folder: Path) -> Path:
-    """Make a run in a process that is killed, and resume it here."""
-    step = INTERRUPTED[command][1]
-    lines = f"import json, os, sys; import {command.__name__} as command\n"
-    lines += f"kill = lambda session: session.progress.step == {step} and os.kill(os.getpid(), {signal.SIGKILL:d})\n"
-    lines += "command.run(**json.loads(sys.argv[1]), on_step=kill)"
-    python("-c", lines, json.dumps(settings | {"out": str(folder)}), status=-signal.SIGKILL)
-    command.run(resume=folder)
-    return folder
-
-
-def python(*arguments: str, status: int = 0) -> None:
-    """Run a process that must end with this status."""
-    ended = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
-    if ended.returncode != status:
-        raise ChildProcessError(f"a process ended with status {ended.returncode}, not {status}: {ended.stderr}")
 
 
 # --- loops of plain torch ---------------------------------------------------------------------------------------------
@@ -415,14 +394,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         type=Path,
         help="an earlier output: report on stderr what is not as it was, and exit with status 1",
     )
-    parser.add_argument(
-        "--keep", metavar="FOLDER", type=Path, help="a new folder for the runs; default: a temporary one"
-    )
     parser.add_argument("--without", metavar="NAME", action="append", default=[], help="a metric to leave out: sigma1")
     given = parser.parse_args(arguments)
     WITHOUT[:] = given.without
-    if given.keep and given.keep.exists():
-        parser.error(f"--keep {given.keep}: exists already")
     before: dict[str, str] = {}
     if given.against:
         try:
@@ -433,7 +407,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # In the main thread a run would take Ctrl-C as its own end, and the digest would be of a part.
     one_thread: Settings = {"max_workers": 1, "initializer": torch.set_num_threads, "initargs": (1,)}
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(**one_thread) as beside:
-        root = given.keep or Path(temporary)
+        root = Path(temporary)
         chosen = {name: make for name, make in digests(root).items() if fnmatch.fnmatch(name, given.only)}
         if not chosen:
             parser.error(f"--only {given.only}: no line has such a name; the lines are {', '.join(digests(root))}")

@@ -39,15 +39,6 @@ def rng(*key):
 # --- pictures -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("draw", [common.single_shape, detection.draw_scene, counting.draw_crowd])
-def test_a_seed_draws_one_picture_and_another_seed_another(draw):
-    first, again, other = draw(rng(0, 1), 48), draw(rng(0, 1), 48), draw(rng(0, 2), 48)
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert first[0].shape == (48, 48, 3)
-    assert first[0].dtype == np.uint8
-    assert not np.array_equal(first[0], other[0])
-
-
 @pytest.mark.parametrize("kind", common.SHAPES)
 def test_a_shape_is_within_its_radius_and_turns_with_its_angle(kind):
     mask = common.shape_mask(kind, 64, 30, 34, 20, 0.0)
@@ -230,12 +221,6 @@ def test_decay_is_of_kernels_and_gains_for_wd_and_of_nothing_for_wrs():
         assert held[id(named["backbone.bn1.bias"])] == held[id(named["classifier.bias"])] == 0.0
 
 
-def test_schedules_begin_at_the_rate_and_end_where_the_paper_says():
-    for name, middle, end in (("constant", 1, 1), ("cosine", 0.5, 0), ("polynomial", 0.01 + 0.99 * 0.5**0.9, 0.01)):
-        schedule = common.schedule_of(name, 100)
-        assert [schedule(0), schedule(50), schedule(100)] == pytest.approx([1, middle, end])
-
-
 def test_norm_layers_decay_with_the_learning_rate_of_each_update(monkeypatch):
     """Algorithm 1, line 7: a gain without gradient ends as the product of 1 - eta_t lambda."""
     task = tiny("counting", epochs=2, decay=0.5, lr=0.1, schedule="cosine", optimizer="sgdm")
@@ -284,17 +269,6 @@ def test_both_methods_train_from_one_backbone_and_finished_seeds_stay(name, tmp_
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_cost_is_of_every_update_of_both_methods_and_writes_nothing(name, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(KINDS[name], "small", {**KINDS[name].small, **TINY})
-    monkeypatch.chdir(tmp_path)
-    assert common.main(KINDS[name], ["out", "--seeds", "3", "--epochs", "7", "--cost"]) == 0
-    updates, _, _, seconds, _, _ = capsys.readouterr().out.split()
-    assert int(updates) == 2 * 3 * 7 * (4 // 2)  # methods, seeds, epochs, batches
-    assert float(seconds) > 0
-    assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.parametrize("name", KINDS)
 def test_the_costs_that_are_listed_are_those_of_the_small_version_and_of_the_paper(name):
     for small, s in ((True, KINDS[name].small), (False, KINDS[name].paper)):
         study = studies.load(f"wrs/figure-7-{name}", small)
@@ -319,12 +293,6 @@ def test_the_table_has_the_gap_of_the_same_seeds_with_students_interval(tmp_path
     assert line.endswith(f"| 0.150 [{0.15 - half:.3f}, {0.15 + half:.3f}] |")
 
 
-def test_a_curve_is_smoothed_as_a_moving_average_of_validation_rows():
-    rows = [{"split": "validation", "MSE": v} for v in (10.0, 20.0, 0.0)] + [{"split": "test", "MSE": 99.0}]
-    assert common.curve(rows, "MSE", 0.9) == pytest.approx([10, 11, 9.9])
-    assert common.curve(rows, "MSE").tolist() == [10, 20, 0]
-
-
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
@@ -344,12 +312,6 @@ def test_bad_input_is_one_line_and_writes_nothing(arguments, names, tmp_path, ca
     assert [name for name in names if name not in message] == [], message
     assert message.count("\n") == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_of_other_settings_is_refused(tmp_path):
-    common.remember(tmp_path, {"lr": 0.1})
-    common.remember(tmp_path, {"lr": 0.1})
-    refused(lambda: common.remember(tmp_path, {"lr": 0.2}), "lr=0.1", "0.2", error=common.SettingsError)
 
 
 def test_weights_load_by_name_without_a_classifier_and_else_are_refused(tmp_path):
@@ -466,9 +428,3 @@ def test_qnrf_is_read_with_its_points_scaled_with_the_picture_and_a_tenth_for_va
     image, points = task.prepare(*data["train"][1], train=True)
     assert image.shape == (3, 512, 512)
     assert ((points >= 0) & (points <= 512)).all()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_missing_file_of_the_papers_data_is_named(name, tmp_path):
-    with pytest.raises(common.SettingsError, match=r"(5k|trainaug)\.txt is missing|Train is missing"):
-        KINDS[name](KINDS[name].paper, tmp_path).data(0)

@@ -143,9 +143,3 @@ def test_links_of_a_notebook_lead_to_files_and_the_page_of_the_notebooks_names_i
     for link in re.findall(r"\]\(([^)\s#]+)", text):
         assert (path.parent / link).exists(), link
     assert f"](../examples/notebooks/{path.name})" in (ROOT / "docs" / "notebooks.md").read_text()
-
-
-@pytest.mark.parametrize("text", ["results in /home/me/x", "('/tmp/a')", "C:\\Users", "see file:///a", "out=~/x"])
-def test_a_path_of_a_machine_is_seen(text):
-    assert A_PATH.search(text)
-    assert not A_PATH.search("reg.name=none 1/2 return / 1000 critic/sigma1 0.203 ± 0.033")

@@ -84,20 +84,3 @@ def test_a_write_that_fails_leaves_the_state_of_the_day_before(tmp_path, monkeyp
     with pytest.raises(OSError, match="no space"):
         DAY["one_day"](path, "none", STEPS)
     assert path.read_bytes() == before
-
-
-def test_every_day_has_other_labels_and_every_seed_other_inputs():
-    (inputs, monday), (same, tuesday), (others, _) = (DAY["data_of"](*which) for which in ((1,), (2,), (1, 1)))
-    assert torch.equal(inputs, same)
-    assert (monday == tuesday).float().mean() < 0.2
-    assert not torch.equal(inputs, others)
-
-
-def test_a_misspelt_method_is_one_line_and_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "method=spectrall", "days=1"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(EXAMPLE), run_name="__main__")
-    assert "'spectrall'; did you mean 'spectral'?" in ended.value.code
-    assert "\n" not in ended.value.code
-    assert not [*tmp_path.iterdir()]
