@@ -64,8 +64,6 @@ class Regularize(Attaching, BaseCallback):
             if name not in trained:
                 kind = type(self.model).__name__
                 raise SettingsError(f"networks: {kind} trains no {name!r}{nearest(name, trained)}")
-        if not chosen:
-            raise SettingsError("networks: none is given")
         self.begin({name: trained[name] for name in chosen})
 
     def _on_step(self) -> bool:

@@ -58,6 +58,7 @@ ReLU's in ``gain``.
 """
 
 Activation = Annotated[str, ACTIVATIONS, Setting("the non-linearity of the hidden layers")]
+"""The type of a network's setting ``activation``: a name in `ACTIVATIONS`."""
 
 
 def gain_of(name: str) -> float:

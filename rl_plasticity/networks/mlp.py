@@ -19,6 +19,7 @@ from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
 LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
+"""The type of a network's setting ``layer_norm``."""
 InjectedLayers = Annotated[
     int, Setting("linear layers, counted from the output, with room for plasticity_injection; 0: none", least=0)
 ]
@@ -26,6 +27,7 @@ Init = Annotated[
     Literal["orthogonal", "small_heads", "torch"],
     Setting("initial weights: orthogonal with the activation's gain, heads too or theirs 0.01; or as torch makes them"),
 ]
+"""The type of a network's setting ``init``."""
 
 
 def draw_(

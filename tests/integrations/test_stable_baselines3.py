@@ -425,7 +425,6 @@ def test_the_units_that_started_anew_stand_in_sb3_s_log(tmp_path):
         ("SAC", lambda: Regularize("l2", ["critic_target"]), "SAC .*'critic_target'.*'critic'"),
         ("SAC", lambda: Regularize("l2", "actors"), "SAC .*'actors'.*'actor'"),
         ("DQN", lambda: Regularize("l2", ["critic"]), "DQN .*'critic'.*q_net"),
-        ("PPO", lambda: Regularize("l2", []), "networks: none"),
         ("SAC", lambda: Regularize("wrs", heads=["mu"]), "heads: .*'mu'"),  # the actor has one, the critic has not
     ],
 )
