@@ -15,7 +15,6 @@ A command checks settings before it imports torch, which takes seconds. So nothi
 import collections.abc
 import functools
 import inspect
-import math
 import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -106,7 +105,7 @@ class Declared(NamedTuple):
         close = closest(value, words) if isinstance(value, str) else None
         if isinstance(value, float) and value.is_integer() and self.accepts(int(value)):
             close = str(int(value))  # for 1e6
-        hint = f"; did you mean {close!r}?" if close else _beyond(value)
+        hint = f"; did you mean {close!r}?" if close else ""
         raise SettingsError(f"{name} must be {self.expected}, got {shown(value)}{hint}")
 
     def _words(self, kind: "Kind") -> list[str]:
@@ -235,15 +234,3 @@ def _is_text(value: Any) -> bool:
         return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
-
-
-def _beyond(value: Any) -> str:
-    """A hint that a value, or one in a list, has the right type but cannot be stored."""
-    for one in value if isinstance(value, list | tuple) else [value]:
-        if isinstance(one, str) and not _is_text(one):
-            return " (not UTF-8)"
-        if isinstance(one, int) and abs(one) > LARGEST_INTEGER:
-            return " (64 bits hold integers up to 9.2e18)"
-        if isinstance(one, float) and LARGEST_NUMBER < abs(one) < math.inf:
-            return " (32 bits hold numbers up to 3.4e38)"
-    return ""

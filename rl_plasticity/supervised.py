@@ -5,7 +5,6 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
     command_line.at_once("supervised")
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -142,22 +141,14 @@ def updates_after(s: Supervised, sequence: TaskSequence, epochs: int) -> int:
     return updates
 
 
-def expected_updates(s: Supervised, sequence: TaskSequence, of: Callable[[float], int] = math.ceil) -> float:
+def expected_updates(s: Supervised, sequence: TaskSequence) -> float:
     """Number of updates of a run.
 
     In a long sequence, the mean of the first hundred tasks stands for all others.
     """
     looked_at = min(sequence.num_tasks, 100)
-    images = (sequence.task(index).rows.shape[-1] for index in range(looked_at))
-    return sum(of(n / s.batch_size) for n in images) / looked_at * sequence.num_tasks * s.epochs_per_task
-
-
-def planned_updates(s: Supervised, parts: Parts) -> float:
-    """Number of updates of a run with a whole batch; others have another shape and are never compiled.
-
-    It is 0 for networks without a runs axis: to compile them for a CPU takes minutes, and no gain was measured.
-    """
-    return expected_updates(s, parts.sequence, of=math.floor) if parts.learner.runs else 0
+    of_each = (updates_per_epoch(sequence.task(index), s.batch_size) for index in range(looked_at))
+    return sum(of_each) / looked_at * sequence.num_tasks * s.epochs_per_task
 
 
 def length(s: Supervised, parts: Parts) -> tuple[float, str]:
@@ -209,7 +200,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     return bool(at.step >= total)
 
 
-command = Command(Supervised, build, train, planned_updates, length, make_trained)
+command = Command(Supervised, build, train, length, make_trained)
 
 if __name__ == "__main__":
     command_line.train(command)

@@ -232,7 +232,7 @@ def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
     return make_agent(s, plan, parts.eval_envs.spaces)
 
 
-command = Command(Train, build, train, lambda s, _: planned_updates(s), length, make_trained)
+command = Command(Train, build, train, length, make_trained)
 
 if __name__ == "__main__":
     command_line.train(command)

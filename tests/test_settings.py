@@ -102,24 +102,15 @@ def test_choosing_names_the_nearest_kind_and_setting():
     refused(lambda: choose(kinds, "one", {"net": 1}, "thing"), "'net'")
 
 
-BEYOND = {
-    ("count", 2**63): " (64 bits hold integers up to 9.2e18)",
-    ("hidden", (8, 10**26)): " (64 bits hold integers up to 9.2e18)",
-    ("coef", 1e308): " (32 bits hold numbers up to 3.4e38)",
-    ("coef", 2**70): " (64 bits hold integers up to 9.2e18)",
-    ("betas", (0.9, -1e39)): " (32 bits hold numbers up to 3.4e38)",
-    ("word", "a\udcff"): " (not UTF-8)",
-    ("word", "a\0"): " (not UTF-8)",
-}
+BEYOND = [("count", 2**63), ("hidden", (8, 10**26)), ("coef", 1e308), ("coef", 2**70), ("betas", (0.9, -1e39))]
+BEYOND += [("word", "a\udcff"), ("word", "a\0")]
 
 
 @pytest.mark.parametrize(("name", "value"), BEYOND, ids=str)
-def test_what_no_tensor_file_or_name_can_hold_is_refused_with_the_reason(name, value):
+def test_what_no_tensor_file_or_name_can_hold_is_refused(name, value):
     def make(count=1, hidden=(8,), coef=1.0, betas=(0.9, 0.99), word="x"): ...
 
-    with pytest.raises(SettingsError) as error:
-        settings_of(make)[name].checked(name, value)
-    assert str(error.value).endswith(f"got {value!r}{BEYOND[name, value]}")
+    refused(lambda: settings_of(make)[name].checked(name, value), name, ascii(value).strip("'")[:8])
 
 
 def test_a_message_shows_no_more_of_a_value_than_a_line():

@@ -39,10 +39,8 @@ GONE |= {name: STABLE_BASELINES3 for name in ("model.zip", "diagnose env", "diag
 GONE |= {f"agent.{name}": "is a setting of agent=rainbow since 0.3" for name in ("dueling", "atoms")}
 # The values with which a setting that went did nothing: saved runs that have them are the runs of today.
 DID_NOTHING: dict[str, list[Any]] = yaml.safe_load(Path(__file__).with_name("did_nothing.yaml").read_text("utf-8"))
-OF_LATER_SAC = (name for name in DID_NOTHING if name.startswith("agent.") and name not in GONE)
+OF_LATER_SAC = (name for name in DID_NOTHING if name.startswith("agent.") and name not in (*GONE, "agent.log_std"))
 GONE |= dict.fromkeys(OF_LATER_SAC, "is a setting of agent=later_sac since 0.3")
-# Values that are written in another way since 0.3.
-FORMER: dict[str, Any] = {"agent.log_std=null": "clamp"}
 
 
 def as_gone(setting: str) -> str:

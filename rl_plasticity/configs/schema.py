@@ -10,7 +10,6 @@ Settings are one flat dict, from the command line to ``config.yaml``: ``{"reg.na
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -34,11 +33,11 @@ from rl_plasticity.configs.commands import (
     own_settings,
     presets,
 )
-from rl_plasticity.configs.gone import FORMER, GONE, as_gone, did_nothing, unknown
+from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Asked, as_written, by_name, flat_values, nested
 from rl_plasticity.errors import SettingsError, shown
-from rl_plasticity.settings import Declared, item_of, settings_of
+from rl_plasticity.settings import Declared, settings_of
 
 Settings = TypeVar("Settings")
 
@@ -101,18 +100,16 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"{group}.name is missing: these are no settings of rl_plasticity.{called(kind)}")
     names = {group: values.pop(f"{group}.name") for group in GROUPS[kind]}
     declared = declared_by(kind, names, values)
-    values = {name: value for name, value in values.items() if name in declared or not did_nothing(name, value)}
-    for name, value in values.items():
+    went = {n for n, v in values.items() if did_nothing(n, v) and not (n in declared and declared[n].accepts(v))}
+    values = {name: value for name, value in values.items() if name not in went}
+    for name in values:
         if name not in declared and name != "preset":
             raise unknown("setting", name, declared, as_gone(name))
-        written = f"{name}={as_written(value)}"
-        if written in FORMER and not declared[name].accepts(value):
-            values[name] = FORMER[written]
     for module in _modules(names, values):
         if module not in plugins.loaded:
             raise SettingsError(f"env {names['env']!r}: no saved settings load the module {module!r}")
     # A setting of the machine may be newer than the run: it does not make another run of it.
-    optional = {*OPTIONAL, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
+    optional = {*OPTIONAL, *went, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
     for name in (*declared, "preset"):
         if name not in values and name not in optional:
             raise SettingsError(f"the setting {name!r} is missing")
@@ -127,7 +124,7 @@ def dump(settings: Train | Supervised) -> str:
 
 def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
     """The names of a command's settings with this ``belongs_to``: ``machine`` or ``watched``."""
-    declared = declared_by(kind, {group: KINDS[group].default for group in GROUPS[kind]})
+    declared = declared_by(kind, {group: KINDS[group].default for group in GROUPS[kind]}, {})
     return tuple(name for name, d in declared.items() if d.setting.belongs_to == belongs_to)
 
 
@@ -137,9 +134,7 @@ def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, A
     return {name: value for name, value in settings.items() if name not in machine}
 
 
-def declared_by(
-    kind: type[Any], names: Mapping[str, Any], values: Mapping[str, Any] = MappingProxyType({})
-) -> dict[str, Declared]:
+def declared_by(kind: type[Any], names: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Declared]:
     """All settings of a command with these choices, by their names.
 
     Args:
@@ -232,9 +227,6 @@ def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dic
             checked[name] = Several(value)  # as written: it names the runs
             for member in value:
                 d.checked(name, member)
-        elif isinstance(value, list) and not any(map(item_of, d.kinds)):
-            hint = f"a run of each value is -m {name}={','.join(map(as_written, value))}"
-            raise SettingsError(f"{name} must be {d.expected}, got {shown(value)}; {hint}")
         else:
             checked[name] = d.checked(name, value)
     return checked

@@ -165,7 +165,5 @@ def _value(text: str, argument: str) -> Any:
 
 
 def _unreadable(argument: str) -> SettingsError:
-    hint = "; quote a list that has spaces" if argument.count("[") != argument.count("]") else ""
-    if argument.isidentifier() or argument.startswith("--"):
-        hint = f": {argument.lstrip('-')}=VALUE"
+    hint = "; quote a list that has spaces" if "=" in argument else f": {argument.lstrip('-')}=VALUE"
     return SettingsError(f"cannot read {shown(argument)}: settings are written name=value{hint}")

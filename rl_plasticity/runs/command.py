@@ -63,7 +63,6 @@ class Command(Generic[S, B]):
         build: makes what a run needs of its settings and plan, before anything is written; raises ValueError or
             ImportError.
         train: the loop, until the last step or until `Session.goes_on` says no; returns whether it made the last step.
-        planned_updates: the number of updates of a run that could be compiled.
         length: the number of all updates of a run, and its length in words: ``3000 env steps``.
         trained: makes an agent or a learner like that of the built parts, with other settings or runs.
     """
@@ -71,7 +70,6 @@ class Command(Generic[S, B]):
     kind: type[S]
     build: Callable[[S, Plan], B]
     train: Callable[[Session[S], B], bool]
-    planned_updates: Callable[[S, B], float]
     length: Callable[[S, B], tuple[float, str]]
     trained: Callable[[B, S, Plan], Any]
 
@@ -238,7 +236,7 @@ class Command(Generic[S, B]):
                 built = self.build(settings, plan)
                 otherwise.callback(built.close)
                 built.callbacks = {name: kind(settings, built) for name, kind in CALLBACKS.items()}
-                settings = decided(settings, len(plan.seeds), built.is_stacked, self.planned_updates(settings, built))
+                settings = decided(settings, len(plan.seeds), built.is_stacked, self.length(settings, built)[0])
                 otherwise.pop_all()
         except (ValueError, ImportError, FaultyRun) as error:
             raise SettingsError(str(error)) from error

@@ -69,13 +69,13 @@ def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
 
     Args:
         runs: number of runs that train at once.
-        is_stacked: whether the networks have a runs axis.
-        updates: number of updates of a run that could be compiled.
+        is_stacked: whether the networks have a runs axis; to compile others for a CPU takes minutes, and gains nothing.
+        updates: number of updates of a run.
     """
     compiles = s.compile
     if compiles == "auto":
         has_compiler = s.device == "cuda" or any(shutil.which(c) for c in ("c++", "g++", "clang++"))
-        compiles = has_compiler and updates >= COMPILE_FROM_UPDATES
+        compiles = has_compiler and is_stacked and updates >= COMPILE_FROM_UPDATES
     threads = s.threads
     if threads == "auto":
         threads = 1 if is_stacked and runs == 1 else cores()
