@@ -108,8 +108,7 @@ def kept(monkeypatch, tmp_path):
             patch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # so that it is put back
             patch.delenv("TORCHINDUCTOR_CACHE_DIR")
             patch.delenv("XDG_CACHE_HOME", raising=False)
-            patch.setenv("HOME", str(tmp_path))
-            for name, value in variables.items():
+            for name, value in {"HOME": str(tmp_path), **variables}.items():
                 patch.setenv(name, value)
             if flags:
                 patch.setattr(Path, "read_text", lambda path: f"processor\t: 0\nflags\t\t: {flags}\n")
@@ -120,13 +119,17 @@ def kept(monkeypatch, tmp_path):
     return folder
 
 
-def test_what_is_compiled_is_kept_among_the_user_s_caches_or_where_the_user_says(kept, tmp_path):
+def test_what_is_compiled_is_kept_among_the_user_s_caches_or_where_the_user_says(kept, tmp_path, monkeypatch):
     assert kept(TORCHINDUCTOR_CACHE_DIR="/somewhere") == Path("/somewhere")
     assert not any(tmp_path.iterdir())
     assert kept().parent == tmp_path / ".cache" / "rl_plasticity" / "compiled"
     assert kept().is_dir()
     assert kept(XDG_CACHE_HOME="else/where").is_relative_to(tmp_path / ".cache")  # it is not absolute
     assert kept(XDG_CACHE_HOME=str(tmp_path / "caches")).is_relative_to(tmp_path / "caches")
+    (tmp_path / "file").touch()
+    assert kept(HOME=str(tmp_path / "file")) is None  # torch's own folder stays
+    monkeypatch.setattr(os, "access", lambda place, mode: False)  # root may write anywhere
+    assert kept() is None
 
 
 def test_processors_that_cannot_run_each_other_s_code_have_folders_of_their_own(kept):
@@ -134,15 +137,6 @@ def test_processors_that_cannot_run_each_other_s_code_have_folders_of_their_own(
     assert one == again != other
     # Torch would take what it compiled for the one where it is told the other.
     assert kept(ATEN_CPU_CAPABILITY="avx2") != kept(ATEN_CPU_CAPABILITY="default")
-
-
-@pytest.mark.parametrize("why", ["a file is there", "it cannot be written to"])
-def test_where_nothing_can_be_kept_torch_s_own_folder_stays(why, kept, tmp_path, monkeypatch):
-    if why == "a file is there":
-        (tmp_path / ".cache").touch()
-    else:  # root may write anywhere
-        monkeypatch.setattr(os, "access", lambda place, mode: False)
-    assert kept() is None
 
 
 # --- what is changed in the graph -----------------------------------------------------------------------------------

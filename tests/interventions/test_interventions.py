@@ -16,7 +16,6 @@ from rl_plasticity.interventions import (
     Intervention,
     LearningRateDecay,
     ReDo,
-    ReGraMa,
     SelectiveReinit,
     ShrinkAndPerturb,
     make_intervention,
@@ -290,24 +289,6 @@ def test_redo_scores_a_channel_by_its_mean_and_zeroes_its_columns_behind_a_flatt
 
 
 # --- ReGraMa --------------------------------------------------------------------------------------------------------
-
-
-def test_regrama_recycles_a_unit_that_fires_but_learns_nothing_and_redo_does_not():
-    ends = []
-    for kind in (ReDo, ReGraMa):
-        learner = Learner(lambda seeds: MLP((5, 8, 3), seeds, layer_norm=False), [1, 2])
-        with torch.no_grad():
-            learner.net[0].bias[1, 4] += 5  # fires for every input
-            learner.net[2].weight[1, :, 4] = 0  # and nothing reads it
-        x = torch.randn(2, 64, 5)
-        learner.minimize(learner.net(x).square().mean((1, 2)))
-        before = snapshot(learner.net)
-        done = kind(every_updates=1, threshold=1e-6).apply_(learner, inputs={"net": (x,)})
-        ends.append(done["reset_units"].tolist())
-    assert ends == [[0, 0], [0, 1]]
-    changed = (learner.net[0].weight != before["0.weight"]).sum(-1)
-    assert changed.nonzero().tolist() == [[1, 4]]
-    assert torch.equal(learner.net[0].weight[1, 4], learner._new([1, 1])[0].weight[1, 4])
 
 
 # --- on the agent ---------------------------------------------------------------------------------------------------

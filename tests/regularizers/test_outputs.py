@@ -97,17 +97,6 @@ def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before
     assert_equal_states(learner.net.state_dict(), before)
 
 
-def test_what_is_frozen_later_counts_with_the_weights_that_it_has():
-    net = plain_mlp()
-    regularizer = Churn(net, coef=0.1)
-    regularizer.penalty(moved(net), X)
-    regularizer.project_(net)
-    net[2].requires_grad_(False)
-    regularizer.penalty(net, X)
-    regularizer.project_(net)
-    assert regularizer.penalty(net, X) == 0
-
-
 def test_a_network_that_returns_no_numbers_is_refused_and_a_number_for_the_whole_batch_does_not_count():
     class Policy(nn.Module):
         def __init__(self, returns):
@@ -219,14 +208,6 @@ def test_feature_rank_is_right_again_when_the_units_die_that_its_vectors_were_al
         largest = torch.linalg.svdvals(net[:2](x))[0].square().item()  # the smallest is 0: units are dead
         assert min(values) >= 0
         assert values[-1] == pytest.approx(largest, rel=1e-3)
-
-
-def test_of_a_batch_of_one_feature_rank_is_the_largest_for_there_is_no_smallest():
-    net, x = plain_mlp(), torch.randn(1, 5)
-    regularizer = FeatureRank(net, coef=1.0)
-    for _ in range(100):
-        value = regularizer.penalty(net, x)
-    torch.testing.assert_close(value, features_of(net, x).square().sum(), rtol=1e-4, atol=0)
 
 
 def test_feature_rank_of_each_critic_adds_up_and_training_makes_features_more_alike():
