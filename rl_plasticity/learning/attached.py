@@ -358,8 +358,9 @@ class _Watch:
             self.changes += self.known not in (now, None)
         self.known, self.steps = now, handle.steps
         kind = type(handle.regularizer)
-        again = any(o is not handle and o.net is handle.net and type(o.regularizer) is kind for o in _ALIVE)
-        if self.changes == self.CHANGES and not again:
+        if self.changes == self.CHANGES and not any(
+            o is not handle and o.net is handle.net and type(o.regularizer) is kind for o in _ALIVE
+        ):
             kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
             warn(
                 f"{kind.__name__} does nothing{' any more' * bool(handle.steps)}: the weights change, but no step() of "
