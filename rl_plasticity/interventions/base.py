@@ -294,7 +294,7 @@ def _indices(runs: Tensor | None, axes: tuple[int, ...]) -> Tensor | None:
         raise ValueError("runs were chosen, but the network has no runs axis")
     if runs.dtype == torch.bool and runs.shape == axes:
         runs = runs.nonzero().flatten()
-    if runs.dtype.is_floating_point or runs.dtype == torch.bool or not ((runs >= 0) & (runs < axes[0])).all():
+    if runs.dtype == torch.bool or not {*runs.tolist()} <= {*range(axes[0])}:
         raise ValueError(
             f"runs must be indices from 0 to {axes[0] - 1} or a mask of length {axes[0]}, got {runs.tolist()}"
         )

@@ -14,7 +14,7 @@ from rl_plasticity.learning.optimizers import orthogonalized
 from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
-from rl_plasticity.structure.layer import COMPUTED, Layer, Widened, lookup, wide
+from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, wide
 
 MAPS = ("linear", "conv")
 
@@ -236,12 +236,7 @@ class Fire(Intervention):
     def change(self, part: Part, runs: Tensor | None) -> Change:
         net = part.learner.net
         found = _linear_maps(net, part.example, "fire")
-        turned = Widened(net, {name: lookup(net, name).detach().clone() for y in found if (name := y.weight_name)})
-        for layer in found:
-            weight = layer.weight(turned)
-            assert weight is not None
-            weight.copy_(self._orthogonal(layer, weight))
-        return Change(turned.tensors)
+        return Change({layer.key: self._orthogonal(layer, lookup(net, layer.key).detach()) for layer in found})
 
     def _orthogonal(self, layer: Layer, weight: Tensor) -> Tensor:
         """The new value of `weight` ``[*runs, a, b, *positions]``, float32 or wider; a and b are out and in."""
