@@ -45,13 +45,18 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
             in_place = target.endswith("_") and not target.endswith("__")  # add_, not __add__
             if in_place and node.args and isinstance(node.args[0], fx.Node):
                 values[node.args[0]] = value
-    for gain in [n for n in walk.nodes if n.role == "gain"]:
+    _try_norms(walk)
+    return None
+
+
+def _try_norms(walk: Walk) -> None:
+    """Call the modules of bare gains on random numbers, to see whether they normalize."""
+    for gain in [n for n in walk.nodes if n.role == "gain" and not walk.runs]:
         owner = gain.name.rpartition(".")[0]
-        if not walk.runs and not any(True for _ in walk.modules[owner].children()):
-            like = net.get_parameter(gain.name)  # and the module is tried on random numbers
+        if not any(True for _ in walk.modules[owner].children()):
+            like = walk.net.get_parameter(gain.name)
             x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
             walk.try_norm(owner, shadow(walk.modules[owner]).eval(), (x,), Value())
-    return None
 
 
 def _graph(net: nn.Module) -> fx.Graph:

@@ -187,7 +187,7 @@ class Walk:
 
     def node(self, name: str, role: Any, data: Value, **more: Any) -> Value:
         """Append a node that reads `data`, and return its output."""
-        inputs, through = (tuple(sorted(names)) for names in (data.sources, data.through))
+        inputs, through = tuple(sorted(data.sources)), tuple(sorted(data.through))
         call = sum(node.name == name for node in self.nodes)
         self.nodes.append(replace(Layer(name, role, None, None, self.runs, inputs, call=call, through=through), **more))
         return Value(frozenset({len(self.nodes) - 1}))

@@ -22,8 +22,7 @@ from rl_plasticity.metrics.measured import better
 
 LOGGED = {
     OfWeights: [
-        *("frobenius_norm", "sigma1", "condition_number", "stable_rank", "effective_rank", "weight_shape"),
-        "sigma_min",
+        *("frobenius_norm", "sigma1", "condition_number", "stable_rank", "effective_rank", "sigma_min"),
     ],
     OfFeatures: ["dormant", "dead", "feature_srank", "feature_rank", "feature_norm"],
     OfGradients: ["gradient_condition", "gradient_rank"],

@@ -32,30 +32,6 @@ CASES = {
     "sigma1": (lambda m, runs: metrics.sigma1(m), lambda: [normal(4, 5)]),
     "largest_sigma1": (lambda a, b, runs: metrics.largest_sigma1([a, b]), lambda: [normal(4, 5), normal(2, 4)]),
     "frobenius_norm": (lambda m, runs: metrics.frobenius_norm(m), lambda: [normal(4, 5)]),
-    "lpq_norm": (lambda m, runs: metrics.lpq_norm(m, 1, 3), lambda: [normal(4, 5)]),
-    "balance": (
-        lambda a, b, c, d, runs: metrics.balance(a, b, initial=(c, d)),
-        lambda: [normal(4, 5), normal(2, 4), normal(4, 5), normal(2, 4)],
-    ),
-    "balancedness": (
-        lambda a, b, c, runs: metrics.balancedness([a, b, c], 1, 2),
-        lambda: [normal(4, 5), 9 * normal(3, 4), normal(2, 9)],
-    ),
-    "rebalanced": (
-        lambda a, b, c, runs: torch.cat(
-            [x.flatten(len(runs)) for y in metrics.rebalanced([a, b], [c, c]) for x in y], -1
-        ),
-        lambda: [normal(4, 5), 9 * normal(4, 4), normal(4)],
-    ),
-    "generalized_gaussian_shape": (lambda v, runs: metrics.generalized_gaussian_shape(v), lambda: [normal(50) ** 3]),
-    "project_to_input_span": (
-        lambda m, x, runs: metrics.project_to_input_span(m, x).abs(),  # a direction's sign is arbitrary
-        lambda: [normal(4, 5), normal(9, 5)],
-    ),
-    "project_to_span": (
-        lambda m, x, runs: metrics.project_to_span(m, x @ x.mT).abs(),
-        lambda: [normal(4, 5), normal(5, 9)],
-    ),
     "feature_matrix": (lambda h, runs: feature_matrix(h, runs), lambda: [normal(4, 3, 2, 2)]),
     "dormant_fraction": (lambda h, runs: metrics.dormant_fraction(h.relu(), 0.8), lambda: [normal(6, 9)]),
     "dead_units": (lambda h, runs: metrics.dead_units(h), lambda: [normal(2, 9)]),
@@ -74,12 +50,6 @@ CASES = {
         lambda a, b, runs: metrics.representation_change(a, b),
         lambda: [normal(6, 9), normal(6, 9)],
     ),
-    "representation_distance": (
-        lambda a, b, runs: metrics.representation_distance(a, b),
-        lambda: [normal(6, 9), normal(6, 9)],
-    ),
-    "plasticity_score": (lambda a, b, runs: metrics.plasticity_score(a, b), lambda: [positive(), positive()]),
-    "policy_entropy": (lambda p, runs: metrics.policy_entropy(p), lambda: [normal(6)]),
     "q_overestimation": (lambda q, g, runs: metrics.q_overestimation(q, g), lambda: [normal(6), normal(6)]),
     "discounted_returns": (
         # Time leads there: [T, *runs].
@@ -89,7 +59,7 @@ CASES = {
         lambda: [normal(9), normal(9)],
     ),
 }
-ELSEWHERE = {"gradient_spectrum", "fit_fresh_targets"}  # functions of networks: in their own files
+ELSEWHERE = {"gradient_spectrum"}  # a function of networks: in a file of its own
 
 
 def test_no_function_is_forgotten():

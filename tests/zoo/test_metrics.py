@@ -1,0 +1,141 @@
+"""The zoo's measures: how well a network fits fresh noise, and three by hand."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from conftest import nothing_drawn
+from torch import nn
+
+from rl_plasticity.networks import MLP
+from rl_plasticity_zoo.metrics import fit_fresh_targets, plasticity_score, policy_entropy, representation_distance
+
+F64 = torch.float64
+
+
+def test_the_distance_the_score_and_the_entropy_by_hand():
+    before, after = torch.tensor([[3.0, 0.0], [0.0, 4.0]]), torch.tensor([[6.0, 4.0], [1.0, 4.0]])
+    # the mean of the examples, which grows with the activations; runs lead
+    assert representation_distance(torch.stack([before, 10 * before]), torch.stack([after, 10 * after])).tolist() == [
+        (5 + 1) / 2,
+        30,
+    ]
+    before, after = torch.tensor([4.0, 4.0, 4.0, 0.0]), torch.tensor([1.0, 0.0, 5.0, 0.0])
+    assert plasticity_score(before, after).tolist() == [0.75, 1.0, 0.0, 1.0]
+    assert policy_entropy(torch.tensor([[1.0, 2.0], [-1.0, -3.0]])).tolist() == [-1.5, 2.0]
+
+
+def test_the_probe_ends_at_the_least_squares_error_of_a_linear_network():
+    net, x = nn.Linear(3, 1).double(), torch.randn(12, 3, dtype=F64)
+    start = net(x).mean().item()
+    target = start + torch.randn(12, generator=torch.Generator().manual_seed(7)).double().numpy()
+    design = np.concatenate([x.numpy(), np.ones((12, 1))], axis=1)
+    residual = np.linalg.lstsq(design, target, rcond=None)[1].item() / 12
+    assert 0.1 < residual / target.var() < 0.95
+    fitted = fit_fresh_targets(net, (x,), 500, 0.05, 7)
+    assert fitted.item() == pytest.approx(residual / target.var(), rel=1e-4)
+
+
+class Shifted(nn.Module):
+    """`net` plus `by` times a function of the inputs that nothing trains."""
+
+    def __init__(self, net, by):
+        super().__init__()
+        self.net, self.by = net, by
+
+    def forward(self, x):
+        return self.net(x) + self.by * x.sum(-1, keepdim=True)
+
+
+def test_what_the_network_predicts_now_need_not_be_unlearned():
+    net, x = MLP((4, 32, 1), (0,), layer_norm=False).double(), torch.randn(1, 16, 4, dtype=F64)
+    plain, spread = (fit_fresh_targets(Shifted(net, by), (x,), 300, 1e-2).item() for by in (0.0, 100.0))
+    assert (100 * x.sum(-1)).std() > 100  # the noise has standard deviation 1
+    assert spread == pytest.approx(plain, rel=1e-6)
+    assert spread < 0.1
+
+
+@pytest.mark.parametrize(("spread", "bias"), [(0.0, 1000.0), (50.0, 0.0)])
+def test_a_network_that_can_only_be_constant_reaches_one_from_any_prediction(spread, bias):
+    net = nn.Linear(1, 1)
+    nn.init.constant_(net.weight, spread)
+    nn.init.constant_(net.bias, bias)
+    net.weight.requires_grad_(False)  # only the bias learns: the noise's mean is all that can be fitted
+    x = torch.linspace(-1, 1, 400).unsqueeze(-1)
+    assert fit_fresh_targets(net, (x,), updates=200, lr=0.01).item() == pytest.approx(1, abs=1e-3)
+
+
+def test_a_plastic_network_fits_better_than_a_dead_one_and_more_updates_fit_better():
+    net, x = MLP((4, 32, 1), (0,), layer_norm=False), torch.randn(1, 16, 4)
+    dead = copy.deepcopy(net)
+    nn.init.constant_(dead[0].bias, -100.0)
+    few, many, none = (
+        fit_fresh_targets(n, (x,), updates, lr=1e-2).item() for n, updates in ((net, 10), (net, 200), (dead, 200))
+    )
+    assert many < 0.1 < few
+    assert none > 0.9
+
+
+def test_runs_fit_the_same_noise_and_do_not_touch_each_other():
+    x = torch.randn(3, 8, 4, dtype=F64)
+    together = fit_fresh_targets(MLP((4, 6, 2), (0, 1, 2)).double(), (x,), 30, 1e-2, 3)
+    for run in range(3):
+        net = MLP((4, 6, 2), (run,)).double()
+        torch.testing.assert_close(together[run : run + 1], fit_fresh_targets(net, (x[run, None],), 30, 1e-2, 3))
+    x[0] *= 1e6  # another run's trouble
+    again = fit_fresh_targets(MLP((4, 6, 2), (0, 1, 2)).double(), (x,), 30, 1e-2, 3)
+    torch.testing.assert_close(again[1:], together[1:])
+
+
+def test_several_inputs_and_outputs_are_fitted_together():
+    class Gaussian(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mean, self.log_std = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, obs, scale):
+            return self.mean(obs), self.log_std(scale * obs)
+
+    value = fit_fresh_targets(Gaussian(), (torch.eye(3), torch.ones(3, 1)), updates=500, lr=0.05)
+    assert value.shape == ()
+    assert value.item() < 1e-3
+
+
+def test_the_probe_leaves_the_network_its_statistics_and_every_random_state_alone():
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 1))
+    before = copy.deepcopy(net.state_dict())
+    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    with nothing_drawn():
+        first = fit_fresh_targets(net, (x,), 5, generator=5)
+        assert torch.equal(first, fit_fresh_targets(net, (x,), 5, generator=torch.Generator().manual_seed(5)))
+    assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
+    assert net.training
+    assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_network_of_half_precision_has_the_value_of_the_same_weights_in_float32(dtype):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 2)).to(dtype)
+    x = torch.randn(64, 4)
+    value = fit_fresh_targets(net, x.to(dtype), updates=50)
+    assert value.dtype == torch.float32
+    assert torch.equal(value, fit_fresh_targets(copy.deepcopy(net).float(), x.to(dtype).float(), updates=50))
+    assert {tensor.dtype for tensor in net.parameters()} == {dtype}
+
+
+def test_inputs_are_a_tensor_a_tuple_or_a_dict_and_the_seed_is_0():
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, obs, by=1.0):
+            return self.layer(obs * by)
+
+    net, x = Sum(), torch.randn(9, 3)
+    expected = fit_fresh_targets(net, (x,), 20)
+    for inputs in (x, [x], {"obs": x}, {"by": torch.ones(9, 1), "obs": x}):
+        assert torch.equal(fit_fresh_targets(net, inputs, updates=20), expected)
+    assert not torch.equal(fit_fresh_targets(net, (x, 2 * torch.ones(9, 1)), updates=20), expected)
