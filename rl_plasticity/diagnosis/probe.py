@@ -76,10 +76,6 @@ def measure(
     Raises:
         ValueError: a network without layers, or a loss or targets that do not fit single examples.
     """
-    if loss is not None and not callable(loss):
-        raise ValueError(
-            f"loss must be a function, got {type(loss).__name__}: several arguments of a network are one tuple"
-        )
     probe = Probe(net.net if isinstance(net, Learner) else net, example)
     values, relative = probe.measure(loss, targets), ("distance", "moved", "representation_change")
     left_out = probe.left_out(values, loss is not None)
@@ -134,28 +130,34 @@ class Probe(nn.Module):
         if others := [type(x).__name__ for x in (*positional, *named.values()) if not isinstance(x, Tensor)]:
             raise ValueError(f"example must be made of tensors, got {others[0]}")
         self._inputs: Arguments = with_tensors(Arguments(positional, named), lambda x: x.detach().clone())
-        structure = read(net, None if self._learner else example)
-        self.layers: list[Layer] = [layer for layer in structure.layers if layer.matrix(net) is not None]
-        several = Counter(layer.name for layer in self.layers)  # a recurrent layer or attention has several matrices
-        self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
-        # Of a learner only the units that can be recycled: those have always been logged. Else all units.
-        found = structure.hidden_units(net) if self._learner else structure.activations()
-        moved = [] if self._learner or self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
-        self.units: list[HiddenLayer] = [] if structure.unknown else [u for u in found if u not in moved]
-        recurrent = [n for n, m in net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
-        names = [*recurrent, *(unit.incoming.name for unit in moved)]
-        left = f"units inside of {', '.join(map(repr, names))}, or moved to another axis behind it, are not measured"
-        self.not_looked_into = left if names else ""  # a clause
-        self._unknown = structure.unknown
+        self._find(read(net, None if self._learner else example))
         if not self._learner:
             if not self.layers:
                 raise ValueError("nothing to measure: the network has no layer with a trainable weight")
             for i, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"initial_{i}", parameter.detach().clone())
-        kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
-        self._bounds = {u.name: bounds for u in self.units if (bounds := BOUNDS.get(kinds[u.activation, u.call]))}
         features = self._features()
         self.register_buffer("before", features[-1].clone() if features else torch.zeros(0))
+
+    def _find(self, structure: Structure) -> None:
+        """Find layers with matrices and their names, and layers of hidden units.
+
+        Of a learner only the units that can be recycled: those have always been logged. Else all units, but those that
+        were moved to another axis.
+        """
+        net, self._unknown = self.net, structure.unknown
+        self.layers: list[Layer] = [layer for layer in structure.layers if layer.matrix(net) is not None]
+        several = Counter(layer.name for layer in self.layers)  # a recurrent layer or attention has several matrices
+        self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
+        found = structure.hidden_units(net) if self._learner else structure.activations()
+        moved = [] if self._learner or self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
+        self.units: list[HiddenLayer] = [] if structure.unknown else [u for u in found if u not in moved]
+        recurrent = [n for n, m in net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
+        names = ", ".join(map(repr, [*recurrent, *(unit.incoming.name for unit in moved)]))
+        left = f"units inside of {names}, or moved to another axis behind it, are not measured"
+        self.not_looked_into = left if names else ""  # a clause
+        kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
+        self._bounds = {u.name: bounds for u in self.units if (bounds := BOUNDS.get(kinds[u.activation, u.call]))}
 
     @property
     def net(self) -> nn.Module:
@@ -168,8 +170,8 @@ class Probe(nn.Module):
         of_units = of_units or "no layer with an activation behind it was found"
         large = f"weights of more than {LARGEST:,} elements have no gradients of single examples"
         of_gradients = large if with_loss else "it needs a loss"
-        others = {name: metric for name, metric in METRICS.items() if not isinstance(metric, OfWeights)}
-        reasons = {name: of_units if isinstance(m, OfFeatures) else of_gradients for name, m in others.items()}
+        of_kind = {OfFeatures: of_units, OfGradients: of_gradients}
+        reasons = {name: of_kind[type(m)] for name, m in METRICS.items() if type(m) in of_kind}
         reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
         reasons["gradient_dormant"] = of_gradients if not with_loss else of_units
         return {name: reason for name, reason in reasons.items() if name not in values}
@@ -249,7 +251,7 @@ class Probe(nn.Module):
             with random_states_kept(self.net), torch.enable_grad():
                 net = shadow(self.net).eval()
                 spectra = gradient_spectrum(net, small, loss, positional, some_targets, self.runs, named=named)
-        except (RuntimeError, AttributeError) as error:
+        except (RuntimeError, AttributeError, TypeError) as error:
             raise ValueError(
                 f"network and loss cannot be differentiated for one example at a time: {first_line(error)}"
             ) from error

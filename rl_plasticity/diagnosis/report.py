@@ -11,7 +11,7 @@ LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 LONGER = "in a longer trial"  # your network
 
-# Student's t at 0.975 for 1, 2, ... degrees of freedom.
+# Student's t at 0.975 for 1, 2, ... degrees of freedom; for more than these the last one makes the interval a bit wide.
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
 
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
         """The estimate from two values or more."""
         n = len(values)
         mean = sum(values) / n
-        t = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96 + 2.5 / (n - 1)
+        t = STUDENT[min(n - 1, len(STUDENT)) - 1]
         half = t * math.dist(values, [mean] * n) / math.sqrt(n * (n - 1))
         return cls(mean, mean - half, mean + half)
 

@@ -303,7 +303,7 @@ MLP_, ROWS = plain_mlp(), torch.ones(6, 5)
         ((MLP_, {"input": 3}), "example.*tensors.*int"),
         ((nn.Bilinear(5, 5, 2), ROWS), "tuple"),
         ((MLP_, ROWS, None, torch.ones(6)), "targets.*loss"),
-        ((MLP_, ROWS, ROWS), "loss.*function.*Tensor"),
+        ((MLP_, ROWS, ROWS), "loss.*Tensor.*not callable"),
         ((MLP_, ROWS, nn.functional.mse_loss, torch.ones(5, 3)), r"examples.*\[6, 5\], \[5, 3\]"),
         ((MLP_, ROWS, lambda output: 1.0), "loss.*float"),
         ((MLP_, ROWS, lambda output: output.sum() * output.sum().item()), "RuntimeError"),
