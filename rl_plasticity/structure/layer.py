@@ -189,11 +189,6 @@ class Layer:
         weight = self.weight(net)
         return None if self.role not in ("norm", "gain") or weight is None else weight.flatten(len(self.runs))
 
-    def shift(self, net: nn.Module) -> Tensor | None:
-        """A norm layer's shift, or one without a norm layer, ``[*runs, n]``; or None."""
-        bias = self.bias(net)
-        return None if self.role not in ("norm", "shift") or bias is None else bias.flatten(len(self.runs))
-
     def scale_rows_(self, net: nn.Module, factor: Tensor) -> None:
         """Multiply row i of the weight matrix by ``factor[..., i]`` (``[*runs, out]``), in place."""
         weight = self.weight(net)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import permutations
 from typing import get_args
 
 import torch
@@ -160,22 +161,20 @@ def _with_heads(nodes: list[Layer], reached: int, heads: Sequence[str] | None) -
 
 
 def _possible_factors(net: nn.Module, walk: Walk, unknown: bool) -> Iterator[str]:
-    """The weights that may be an adapter's factors, by their shapes, for a frozen weight in the module around them.
+    """The weights whose shapes allow that they are an adapter's factors for a frozen weight.
 
     Where the order is known, one also feeds the other with no activation between them.
     """
     nodes, k = walk.nodes, len(walk.runs)
     feeds = {(nodes[i].weight_name, node.weight_name) for node in nodes for i in node.inputs if i != INPUT}
-    named = [(name, p, p.shape[k : k + 2]) for name, p in net.named_parameters() if p.ndim - k > 1]
-    trained = [(name, shape) for name, p, shape in named if walk.trained(p)]
-    for frozen, shapes in ((name, {shape, shape[::-1]}) for name, p, shape in named if not p.requires_grad):
-        around = ".".join(frozen.split(".")[:-2])
-        beside = [(name, shape) for name, shape in trained if f".{name}".startswith(f".{around}." if around else ".")]
-        for a, (rank, inputs) in beside:
-            for b, (outputs, inner) in beside:
-                fits = inner == rank < min(inputs, outputs) and (outputs, inputs) in shapes
-                if a != b and fits and (unknown or (a, b) in feeds):
-                    yield from (a, b)
+    shapes = {name: p.shape[k : k + 2] for name, p in net.named_parameters() if p.ndim - k > 1}
+    trained = [name for name in shapes if walk.trained(net.get_parameter(name))]
+    frozen = {shapes[name] for name in shapes if not net.get_parameter(name).requires_grad}
+    for a, b in permutations(trained if frozen else (), 2):
+        (rank, inputs), (outputs, inner) = shapes[a], shapes[b]
+        fits = inner == rank < min(inputs, outputs) and {(outputs, inputs), (inputs, outputs)} & frozen
+        if fits and (unknown or (a, b) in feeds):
+            yield from (a, b)
 
 
 def _refuse_what_is_not_supported(net: nn.Module) -> None:

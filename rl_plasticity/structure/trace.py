@@ -18,9 +18,6 @@ from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
 def trace(net: nn.Module, walk: Walk) -> str | None:
     """Walk along the dataflow graph of `net`, or return why there is none. Net and random states do not change."""
-    if role_of(net) is not None:  # the network is one layer
-        walk.returned = [walk.module("", Value(frozenset({INPUT})))]
-        return None
     with random_states_kept(net):
         try:
             graph = _graph(net)

@@ -19,7 +19,7 @@ def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
     assert runs_of(net) == (2,)
     assert ordered[0].matrix(net).shape == (2, 8, 5)
     assert ordered[0].bias(net).shape == (2, 8)
-    assert ordered[1].gain(net).shape == ordered[1].shift(net).shape == (2, 8)
+    assert ordered[1].gain(net).shape == ordered[1].bias(net).shape == (2, 8)
     assert ordered[1].matrix(net) is None
 
 
