@@ -126,27 +126,24 @@ def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: S
     The columns are group, task, seed, one for each setting in which groups differ, metric, step and value.
 
     Raises:
-        SettingsError: as `compare`, or pandas is not installed.
+        SettingsError: as `compare`.
     """
-    try:
-        import pandas
-    except ImportError:
-        raise SettingsError("frame() needs pandas: pip install pandas") from None
+    import pandas
+
     from rl_plasticity.comparison.groups import differing, group
     from rl_plasticity.comparison.loading import read
 
     groups = group([run for folders in find(places) for folder in folders for run in read(folder)], mix, leave_out)
     settings = differing([g.settings for g in groups])
-    parts = [
-        pandas.DataFrame({"metric": metric, "step": curve.steps, "value": curve.values}).assign(
-            group=g.label, task=task, seed=run.seed, **{n: [g.settings.get(n)] * len(curve.steps) for n in settings}
-        )
+    rows = [
+        (g.label, task, run.seed, *(g.settings.get(name) for name in settings), metric, step, value)
         for g in groups
         for task, runs in g.tasks.items()
         for run in runs
         for metric, curve in run.curves.items()
+        for step, value in zip(*curve, strict=True)
     ]
-    return pandas.concat(parts, ignore_index=True)[["group", "task", "seed", *settings, "metric", "step", "value"]]
+    return pandas.DataFrame(rows, columns=["group", "task", "seed", *settings, "metric", "step", "value"])
 
 
 def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 
 from rl_plasticity.comparison import plotting
 from rl_plasticity.comparison.groups import identity, is_number, labels
-from rl_plasticity.comparison.plotting import COLUMN, PALETTE, STYLE
+from rl_plasticity.comparison.plotting import PALETTE, STYLE
 from rl_plasticity.comparison.table import FEW, Comparison, Row, at, shared
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.names import MetricName
@@ -42,8 +42,6 @@ def draw(c: Comparison) -> Iterator[Drawn]:
 def _drawn(c: Comparison, looks: Looks) -> Iterator[Drawn]:
     yield _panels(c, looks, [c.metric], "learning_curves", "Learning curves")
     yield _final(c, looks)
-    if c.baseline is not None and len(c.rows) > 1:
-        yield _improvement(c, looks)
     yield from _sensitivity(c)
     members: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for row in c.rows for run in row.group.runs for name in run.curves):
@@ -58,8 +56,8 @@ def _drawn(c: Comparison, looks: Looks) -> Iterator[Drawn]:
 
 def _looks(c: Comparison) -> Looks:
     others = [row.group.label for row in c.rows if row.group is not c.baseline]
-    looks = {label: plotting.cycled(place) for place, label in enumerate(others)}
-    return looks if c.baseline is None else {**looks, c.baseline.label: {"color": "black", "ls": "--"}}
+    looks: dict[str, dict[str, Any]] = {label: plotting.cycled(place) for place, label in enumerate(others)}
+    return {row.group.label: looks.get(row.group.label, {"color": "black", "ls": "--"}) for row in c.rows}
 
 
 def _panels(c: Comparison, looks: Looks, metrics: Sequence[str], name: str, title: str) -> Drawn:
@@ -101,39 +99,18 @@ def _curve(axes: Axes, c: Comparison, row: Row, metric: str, task: str, look: Ma
 
 
 def _final(c: Comparison, looks: Looks) -> Drawn:
-    figure, axes = _of_rows([row.name for row in c.rows])
+    figure, (axes,) = plotting.panels(1, 1, height=0.6 + 0.28 * len(c.rows))
+    plotting.label_rows(axes, [row.name for row in c.rows])
     for y, row in enumerate(c.rows):
         points = np.concatenate(row.final)
         points = points[np.isfinite(points)]
-        color, mean = looks[row.group.label]["color"], row["mean"]
-        axes.plot([mean.value] * 2, [y - 0.31, y + 0.31], color=color, lw=2.5)
-        if mean.interval:
-            axes.plot(mean.interval, [y, y], color="black", lw=1)
+        color, (mean, interval, *_) = looks[row.group.label]["color"], row["mean"]
+        axes.plot([mean] * 2, [y - 0.31, y + 0.31], color=color, lw=2.5)
+        axes.plot(interval or (), [y] * len(interval or ()), color="black", lw=1)
         axes.scatter(points, y + np.linspace(-0.2, 0.2, len(points)), s=7, color=color, zorder=3)
     axes.set_xlabel(_words(c))
     caption = f"{c.metric} at {c.where}: mean (upright line){_intervals(c)}; each run is a point."
     return Drawn("final_performance", "Final performance", figure, caption)
-
-
-def _improvement(c: Comparison, looks: Looks) -> Drawn:
-    assert c.baseline is not None
-    rows = [row for row in c.rows if "probability_of_improvement" in row.estimates]
-    figure, axes = _of_rows([row.name for row in rows])
-    for y, row in enumerate(rows):
-        color, (value, interval, *_) = looks[row.group.label]["color"], row["probability_of_improvement"]
-        axes.plot(value, y, "o", color=color, ms=4)
-        if interval:
-            axes.plot(interval, [y, y], color=color, lw=5, alpha=0.4, solid_capstyle="butt")
-    axes.axvline(0.5, color="#888888", lw=0.6, zorder=0)
-    axes.set_xlim(-0.03, 1.03)
-    axes.set_xlabel(f"P(better than {c.baseline.name})")
-    caption = f"Probability that a run has a {c.better} {c.metric} at {c.where} than one of {c.baseline.name}"
-    caption += (
-        ", with 95 % stratified bootstrap intervals."
-        if any(r["probability_of_improvement"].interval for r in rows)
-        else "."
-    )
-    return Drawn("probability_of_improvement", "Probability of improvement", figure, caption)
 
 
 def _sensitivity(c: Comparison) -> Iterator[Drawn]:
@@ -142,17 +119,17 @@ def _sensitivity(c: Comparison) -> Iterator[Drawn]:
     shown = {name: families for name in names if (families := _families(c, name))}
     if not shown:
         return
-    lines = max(map(len, shown.values()))
-    figure, panels = plotting.panels(len(shown), min(2, len(shown)), height=1.9 + 0.17 * lines, sharey="row")
+    figure, panels = plotting.panels(
+        len(shown), min(2, len(shown)), height=1.9 + 0.17 * max(map(len, shown.values())), sharey="row"
+    )
     for axes, (name, families) in zip(panels, shown.items(), strict=True):
         without = [{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families]
         for place, (label, rows) in enumerate(zip(labels(without), families, strict=True)):
-            x = np.array([float(row.group.settings[name]) for row in rows])
-            bands = [row["mean"].interval for row in rows]
+            x = [row.group.settings[name] for row in rows]
+            low, high = np.array([row["mean"].interval or (np.nan, np.nan) for row in rows]).T
             means = np.array([row["mean"].value for row in rows])
-            band = np.array(bands).T if all(bands) else ()
-            plotting.line(axes, x, means, band, marker="o", label=label, **plotting.cycled(place))
-        plotting.mark_strengths(axes, [float(row.group.settings[name]) for rows in families for row in rows])
+            plotting.line(axes, np.array(x), means, (low, high), marker="o", label=label, **plotting.cycled(place))
+        plotting.mark_strengths(axes, [row.group.settings[name] for rows in families for row in rows])
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
         axes.set_xlabel(name)
     panels[0].set_ylabel(_words(c))
@@ -163,19 +140,16 @@ def _sensitivity(c: Comparison) -> Iterator[Drawn]:
 def _families(c: Comparison, name: str) -> list[list[Row]]:
     """The groups that differ in nothing but this number, which is above 0, by rising number."""
     families: dict[Any, list[Row]] = {}
-    for row in c.rows:
-        value: Any = row.group.settings.get(name)
-        if is_number(value) and value > 0:
+    for row in sorted(c.rows, key=lambda row: _above_0(row, name)):
+        if _above_0(row, name):
             families.setdefault(identity(row.group.settings, [name]), []).append(row)
-    return [sorted(rows, key=lambda row: row.group.settings[name]) for rows in families.values() if len(rows) > 1]
+    return [rows for rows in families.values() if len(rows) > 1]
 
 
-def _of_rows(texts: Sequence[str]) -> tuple[Figure, Axes]:
-    """A figure with a named row for each group."""
-    figure = Figure(figsize=(COLUMN, 0.6 + 0.28 * len(texts)))
-    axes = figure.subplots()
-    plotting.label_rows(axes, texts)
-    return figure, axes
+def _above_0(row: Row, name: str) -> float:
+    """The number that a setting has, 0 for any other value."""
+    value: Any = row.group.settings.get(name)
+    return max(0.0, float(value)) if is_number(value) else 0.0
 
 
 def _legend(figure: Figure, c: Comparison, looks: Looks) -> None:

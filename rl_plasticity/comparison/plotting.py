@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
@@ -79,21 +78,14 @@ def cycled(place: int) -> dict[str, Any]:
     return {"color": PALETTE[colour], "ls": "--" if again else "-"}
 
 
-def columns_of_legend(texts: Sequence[str], width: float) -> int:
-    """The number of columns of a legend that fit into a width in inches, or fewer if that takes no more lines."""
-    fitting = max(1, min(len(texts), int(width / (0.45 + 0.068 * max(map(len, texts))))))
-    return math.ceil(len(texts) / math.ceil(len(texts) / fitting))
-
-
-def legend(figure: Figure, handles: Mapping[str, Line2D], beside: bool = False) -> Legend:
-    """Add a legend below the panels, in as many columns as fit, or `beside` them."""
-    where: Any = "outside right center"
-    if beside:
-        return figure.legend([*handles.values()], [*handles], loc=where, handlelength=1.6)
-    columns = columns_of_legend([*handles], figure.get_figwidth())
-    figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * math.ceil(len(handles) / columns))
-    where = "outside lower center"
-    return figure.legend([*handles.values()], [*handles], loc=where, ncols=columns, handlelength=1.6, columnspacing=1.2)
+def legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:
+    """Add a legend below the panels, in as many columns as fit."""
+    columns = max(1, min(len(handles), int(figure.get_figwidth() / (0.45 + 0.068 * max(map(len, handles))))))
+    lines = math.ceil(len(handles) / columns)
+    figure.set_figheight(figure.get_figheight() + 0.05 + 0.17 * lines)
+    place: Any = "outside lower center"
+    spread = {"ncols": math.ceil(len(handles) / lines), "handlelength": 1.6, "columnspacing": 1.2}
+    figure.legend([*handles.values()], [*handles], loc=place, **spread)
 
 
 def label_rows(axes: Axes, texts: Sequence[str]) -> None:
@@ -113,14 +105,13 @@ def count_steps(axes: Axes, of_tasks: bool) -> None:
 
 def mark_strengths(axes: Axes, values: Sequence[float]) -> None:
     """Set a tick at each value, on a logarithmic axis unless one is 0. Of close ticks only the first has a label."""
+    named = [-np.inf]
     ticks = sorted({*values})
-    named: list[float] = []
-    if ticks and ticks[0] > 0:
-        axes.set_xscale("log")
-    apart = 4 if not ticks or ticks[-1] <= 1e5 * ticks[0] else 400
+    log = bool(ticks) and ticks[0] > 0
     for tick in ticks:
-        if not named or axes.get_xscale() != "log" or tick >= apart * named[-1]:
+        if not log or tick >= (4 if ticks[-1] <= 1e5 * ticks[0] else 400) * named[-1]:
             named.append(tick)
+    axes.set_xscale("log" if log else "linear")
     axes.set_xticks(ticks, [short(tick) if tick in named else "" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
 

@@ -5,14 +5,13 @@ import io
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_plasticity.comparison import checks
 from rl_plasticity.comparison.groups import Group, default_baseline
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, nearest
@@ -25,6 +24,7 @@ FEW = 5  # with fewer seeds the single runs are shown; only gaps have an interva
 FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
 UNPAIRED = "unpaired"  # the note of a gap of groups that do not have the same seeds
 OF_EPISODES = "train/return"  # episodes end at any step
+ORIGINS = ("commit", "rl_plasticity")
 
 
 class Estimate(NamedTuple):
@@ -69,7 +69,7 @@ class Row:
     @property
     def diverged(self) -> int:
         """The number of runs whose final score is not finite."""
-        return int(sum((~np.isfinite(scores)).sum() for scores in self.final))
+        return int((~np.isfinite(np.concatenate(self.final))).sum())
 
     @property
     def at_once(self) -> Interval | None:
@@ -137,10 +137,8 @@ class Comparison:
         return Curve(curve.steps, curve.values * self.scale) if metric == self.metric else curve
 
     def number(self, value: float) -> str:
-        """`value` with four significant digits of the largest score, so that all scores have the same decimals."""
-        largest = _largest(x for row in self.rows for of in row.final for x in of)
-        decimals = max(0, 4 - math.ceil(math.log10(largest))) if largest else 3
-        return f"{value:.{min(3, decimals) if largest >= 0.1 else decimals}f}"
+        """`value` with the digits of the largest score, so that all scores have the same decimals."""
+        return fine(x for row in self.rows for of in row.final for x in of)(value)
 
     def table(self) -> list[list[str]]:
         """The statistics as text: a header, then a line for each group. A column without numbers is left out."""
@@ -175,13 +173,13 @@ class Comparison:
         """What was compared and what the numbers say, in a few sentences that name no causes."""
         best, *others = sorted(self.rows, key=lambda r: -self.sign * r["iqm"].value)
         seeds = sorted({row.seeds for row in self.rows})
-        of = counted(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
-        text = f"{counted(len(self.rows), 'group')} of {of} on {', '.join(self.steps)}, {self.metric} at {self.where}"
-        text += f", {self.better} is better. "
+        text = f"{counted(len(self.rows), 'group')} of "
+        text += counted(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
+        text += f" on {', '.join(self.steps)}, {self.metric} at {self.where}, {self.better} is better. "
         if not math.isfinite(best["iqm"].value):
             return f"{text}In no group is it finite."
         text += f"The best interquartile mean is that of {best.label}: {shown(best['iqm'], self.number)}."
-        measured = best if best.group is not self.baseline else others[0] if others else None
+        measured = next((row for row in (best, *others) if row.group is not self.baseline), None)
         if self.baseline is None or measured is None:
             return text
         return f"{text} {measured.label} is {self.difference(measured, self.baseline.label)}."
@@ -197,8 +195,7 @@ class Comparison:
             return f"{text}; with 1 seed there is no interval, so this may be chance"
         says = "includes 0: these seeds do not tell the two apart" if row.undecided else "excludes 0"
         many = f" that holds for all {len(self.rows) - 1} groups at once" if len(self.rows) > 2 else ""
-        hint = f". {FEW_HINT}".removesuffix(".") if row.seeds < FEW and not row.undecided else ""
-        return f"{text}; its 95 % interval{many}, [{write(joint[0])}, {write(joint[1])}], {says}{hint}"
+        return f"{text}; its 95 % interval{many}, [{', '.join(map(write, joint))}], {says}"
 
     def to_csv(self) -> str:
         """All numbers, tidy. Lines with a seed are of one run, those without are of the group."""
@@ -206,19 +203,19 @@ class Comparison:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["group", "task", "seed", "metric", "step", "statistic", "value", "low", "high", "n"])
         tasks, steps = [*self.at], {*self.at.values()}
-        beginning = ["all" if len(tasks) > 1 else tasks[0], "", self.metric, "" if len(steps) > 1 else steps.pop()]
+        of_all = ["all" if len(tasks) > 1 else tasks[0], "", self.metric, "" if len(steps) > 1 else steps.pop()]
         for row in self.rows:
-            numbers = {"final": np.concatenate(row.final)}
+            numbers: dict[str, Any] = {"final": np.concatenate(row.final)}
             if "steps_to_reach" in row.estimates:
-                numbers["steps_to_reach"] = np.array(row["steps_to_reach"].runs)
-            runs = [(on, run.seed) for on in self.at for run in row.group.tasks[on]]
-            for (on, seed), *values in zip(runs, *numbers.values(), strict=True):
+                numbers["steps_to_reach"] = row["steps_to_reach"].runs
+            runs = [(on, run.seed, self.metric, self.at[on]) for on in tasks for run in row.group.tasks[on]]
+            for run, *values in zip(runs, *numbers.values(), strict=True):
                 for name, value in zip(numbers, values, strict=True):
-                    writer.writerow([row.group.label, on, seed, self.metric, self.at[on], name, value, "", "", 1])
+                    writer.writerow([row.group.label, *run, name, value, "", "", 1])
             for name, (value, interval, n, note, _) in row.estimates.items():
                 if n is not None:
                     kind = ("_unpaired" if note == UNPAIRED else "_paired") if name == "gap" else ""
-                    writer.writerow([row.group.label, *beginning, name + kind, value, *(interval or ("", "")), n])
+                    writer.writerow([row.group.label, *of_all, name + kind, value, *(interval or ("", "")), n])
         return out.getvalue()
 
     def to_latex(self) -> str:
@@ -275,20 +272,21 @@ def summarize(
     unit = groups[0].runs[0].unit(metric)
     steps = _common_steps(groups, metric, unit, warnings)
     groups = [g.only(lambda task, _: task in steps) for g in groups]
-    warnings += [warning for g in groups for warning in checks.of_resets(g, unit, steps)]
     if direction is None and (direction := better(MetricName.parse(metric).quantity)) is None and len(groups) > 1:
         warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
     scale = _scale(groups, metric, warnings) if len(steps) > 1 else 1.0
     reference = default_baseline(groups, warnings) if baseline is None else _called(baseline, groups)
     c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference)
-    rows = [_row(c, g, len(groups) - 1, checks.unfinished(g, groups, warnings)) for g in groups]
-    if few := [row.group.label for row in rows if row.seeds < FEW]:
+    rows = [_row(c, g, len(groups) - 1, any(map(_unfinished, g.runs))) for g in groups]
+    left = dict.fromkeys((g.label, str(run.folder)) for g in groups for run in g.runs if _unfinished(run))
+    warnings += [f"* {label} is unfinished: {folder}" for label, folder in left]
+    if few := [row.label for row in rows if row.seeds < FEW]:
         warnings.append(f"fewer than {FEW} seeds, so at most gaps have an interval: {', '.join(few)}")
     for row in rows:
         if row.diverged:
             said = f"{metric} is not finite at the end of {counted(row.diverged, 'run')}"
             warnings.append(f"{row.group.label}: {said}: the worst in ranks, left out of means")
-    return replace(c, rows=rows, warnings=[*warnings, *checks.of_origins(groups)])
+    return replace(c, rows=rows, warnings=[*warnings, *_of_origins(groups)])
 
 
 def default_metric(groups: Sequence[Group]) -> str:
@@ -335,7 +333,7 @@ def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
 
 def fine(values: Iterable[float]) -> Callable[[float], str]:
     """A function that writes numbers with three digits of the largest of `values`, and equal decimals."""
-    largest = _largest(values)
+    largest = max(map(abs, filter(math.isfinite, values)), default=0.0)
     decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
     return f"{{:.{max(0, decimals)}f}}".format if decimals <= 6 else "{:.2e}".format
 
@@ -422,22 +420,13 @@ def _mean_over_tasks(metric: str, s: Sample) -> Estimate | None:
     return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values]) if values else None
 
 
-def _recovery(s: Sample) -> Estimate | None:
-    """The env steps that tasks take, when they return, to be as good as they last were."""
-    found = [*itertools.chain(*s.of_tasks("task/recovery_env_steps"))]
-    return _median(np.concatenate(found)) if found else None
-
-
 def _reach(s: Sample) -> Estimate | None:
-    """The steps that each run takes to the target."""
+    """The median over runs of the steps to the target, infinity for never."""
     if s.c.target is None:
         return None
-    signed = [(steps, statistics.worst(s.c.sign * v)) for steps, v in zip(s.c.steps.values(), s.curves, strict=True)]
-    return _median([statistics.steps_to_reach(t, v, s.c.sign * s.c.target) for t, of_task in signed for v in of_task])
-
-
-def _median(runs: Sequence[float] | Array) -> Estimate:
-    return Estimate(float(np.median(runs)), runs=[*runs])
+    signed = zip(s.c.steps.values(), [statistics.worst(s.c.sign * v) for v in s.curves], strict=True)
+    runs = [statistics.steps_to_reach(t, v, s.c.sign * s.c.target) for t, of_task in signed for v in of_task]
+    return Estimate(float(np.median(runs)), runs=runs)
 
 
 def _ranks(statistic: Callable[..., Array], *samples: Sequence[Array], better: Direction = "higher") -> Estimate:
@@ -535,7 +524,6 @@ STATISTICS = (
     # one at the end of the task's last time.
     Statistic("first_return", partial(_mean_over_tasks, "task/first_return"), "before learning"),
     Statistic("drop_of_a_task_that_returns", partial(_mean_over_tasks, "task/drop"), "drop of a task that returns"),
-    Statistic("env_steps_to_recover", _recovery, "env steps to recover", _median_reached),
     Statistic("steps_to_reach", _reach, "steps to the target", _median_reached),
     Statistic(
         "probability_of_improvement", _improvement, "P(improvement) [95 %]", lambda c, row, e: shown(e, "{:.2f}".format)
@@ -564,28 +552,40 @@ def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> l
 
 def _common_steps(groups: Sequence[Group], metric: str, unit: str, warnings: list[str]) -> dict[str, Steps]:
     """The steps that every run has, of each task that every group has."""
-    every = dict.fromkeys(task for g in groups for task in g.tasks)
-    tasks = [task for task in every if all(task in g.tasks for g in groups)]
-    if not tasks:
-        raise SettingsError("no task has runs of every group; compare tasks separately")
-    for task in every:
-        if task not in tasks:
-            lacking = ", ".join(g.label for g in groups if task not in g.tasks)
-            warnings.append(f"{task} is in no statistic: there is no run of {lacking}")
     found = {}
-    for task in tasks:
+    for task in dict.fromkeys(task for g in groups for task in g.tasks):
+        if lacking := [g.label for g in groups if task not in g.tasks]:
+            warnings.append(f"{task} is in no statistic: there is no run of {', '.join(lacking)}")
+            continue
         runs = [run for g in groups for run in g.tasks[task]]
-        steps = found[task] = shared(metric, [run.curves[metric] for run in runs])
+        found[task] = steps = shared(metric, [run.curves[metric] for run in runs])
         if not len(steps):
             first, last = (f(runs, key=lambda run: run.curves[metric].steps[-1]) for f in (min, max))
             raise SettingsError(f"no {unit} has {metric} of every run, {first} and {last} among them; leave one")
-        most = max(int((run.curves[metric].steps <= steps[-1]).sum()) for run in runs)
-        if most > len(steps) and metric != OF_EPISODES:
+        if metric != OF_EPISODES and any(
+            run.curves[metric].steps.searchsorted(steps[-1]) >= len(steps) for run in runs
+        ):
             of = f"only the {len(steps)} that all have, to {steps[-1]}, count"
             warnings.append(f"{task}: runs have {metric} at other {unit}s: {of}")
-    if not any(steps[-1] for steps in found.values()):
-        warnings.append(f"{metric} was measured at step 0 alone by all: what is compared is before any training")
+    if not found:
+        raise SettingsError("no task has runs of every group; compare tasks separately")
     return found
+
+
+def _unfinished(run: Run) -> bool:
+    total = run.settings.get("total_env_steps" if run.kind == "train" else "num_tasks")
+    done = max(int(curve.steps[-1]) for curve in run.curves.values()) if run.kind == "train" else len(run.borders)
+    return isinstance(total, int) and done < total
+
+
+def _of_origins(groups: Sequence[Group]) -> Iterator[str]:
+    """Warnings of runs that different code made."""
+    runs = [run for g in groups for run in g.runs]
+    marks = [(f"{name}s", str(s[name])[:10]) for run in runs for s in run.starts for name in ORIGINS if s.get(name)]
+    marks += [(f"sources of the plug {m}, not pooled", d) for run in runs for m, d in run.plugs.items()]
+    for what in dict.fromkeys(what for what, _ in marks):
+        if len(values := sorted({value for of, value in marks if of == what})) > 1:
+            yield f"runs of different {what}: {', '.join(values)}"
 
 
 def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
@@ -612,7 +612,3 @@ def _called(label: str, groups: Sequence[Group]) -> Group:
 
 def _finite(scores: Sequence[Array]) -> list[Array]:
     return [s[np.isfinite(s)] for s in scores]
-
-
-def _largest(values: Iterable[float]) -> float:
-    return max(map(abs, filter(math.isfinite, values)), default=0.0)

@@ -127,14 +127,6 @@ def probability_of_improvement(x: Strata, y: Strata) -> Array:
     return np.asarray(np.mean(pairs, axis=0))
 
 
-def performance_profile(scores: Strata, thresholds: Array) -> Array:
-    """The share of runs that score above each threshold, mean over tasks: ``[*more, thresholds]``.
-
-    The run-score distribution of Agarwal et al. 2021, equation 2.
-    """
-    return np.asarray(np.mean([(s[..., None] > thresholds).mean(-2) for s in scores], axis=0))
-
-
 def paired_differences(x: Mapping[int, float], y: Mapping[int, float]) -> Array:
     """x - y for each seed that both have, ``[seeds]``, by rising seed."""
     return np.array([x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())])

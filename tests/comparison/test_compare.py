@@ -96,12 +96,7 @@ def test_a_sweep_becomes_a_table_a_csv_figures_and_a_page(made):
     assert "spectral coef=1e-3" in out
     assert "steps to the target" in out
     assert "fewer than 5 seeds" in err
-    names = [
-        "learning_curves",
-        "final_performance",
-        "probability_of_improvement",
-        "sensitivity",
-    ]
+    names = ["learning_curves", "final_performance", "sensitivity"]
     names += ["metrics_critic", "metrics_actor", "metrics_other"]
     figures = tmp_path / "out" / "figures"
     assert {p.name for p in figures.iterdir()} == {f"{n}.{kind}" for n in names for kind in ("png", "pdf")}
@@ -119,7 +114,7 @@ def test_the_page_loads_nothing_and_is_well_formed(made):
     loaded = ("src", "href", "xlink:href", "srcset")
     assert all(value.startswith("data:") for name, value in page.attributes if name in loaded)
     assert not re.search(r"https?:|@import|url\((?!#)", text)
-    assert text.count("<img") == text.count("<figcaption") == 7
+    assert text.count("<img") == text.count("<figcaption") == 6
     assert len(text) < 2_000_000
     for shown in (
         "reg.coef",

@@ -64,7 +64,7 @@ def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_
     assert c.at == {"cheetah-run": 2000}
     assert [row["mean"].value for row in c.rows] == [7.5, 7.0]
     assert [line[0] for line in c.table()] == ["group", "none", "none + periodic*"]
-    assert any("unfinished" in w and w.endswith("(seed 0)") for w in c.warnings)
+    assert [w for w in c.warnings if "none + periodic is unfinished" in w]
 
 
 def test_one_seed_has_no_interval_and_says_so(tmp_path):
@@ -133,13 +133,6 @@ def test_the_last_task_is_measured_against_the_first_and_online_accuracy_is_a_me
     assert "last_minus_first_third" not in row.estimates
 
 
-@pytest.mark.parametrize(("every", "said"), [(3001, "no head had come by then"), (2900, "too few"), (2000, None)])
-def test_a_reset_that_has_not_come_or_only_just_came_is_warned_of(tmp_path, every, said):
-    once_per_step = [*STEPS, "replay_ratio=1", "reset=head", f"reset.every_updates={every}"]
-    c = summarize(groups_of(tmp_path, (STEPS, finals(1, 2)), (once_per_step, finals(3, 4))))
-    assert [w for w in c.warnings if said and said in w] == [w for w in c.warnings if "head" in w and "seeds" not in w]
-
-
 def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_path):
     rows = {seed: curve([1.0, 2.0]) | curve([3.0, 4.0], "critic/sigma1") for seed in range(2)}
     groups = groups_of(tmp_path, (STEPS, rows))
@@ -170,7 +163,7 @@ def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
 def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
     apart = summarize(groups_of(tmp_path / "a", (STEPS, finals(10, 21, 30)), (PERIODIC, finals(1, 12, 20))))
     assert "none is 9.3 above none + periodic on average (3 seeds)" in apart.verdict()
-    assert "excludes 0. With fewer than 5 seeds" in apart.verdict()
+    assert apart.verdict().endswith("excludes 0.")
     close = summarize(groups_of(tmp_path / "b", (STEPS, finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
     assert "includes 0" in close.verdict()
 

@@ -130,13 +130,6 @@ def test_the_bootstrap_of_two_samples_draws_each_for_itself():
     assert bootstrap_interval(probability_of_improvement, [x], [x]) == (0.0, 1.0)
 
 
-def test_a_performance_profile_counts_runs_strictly_above():
-    profile = statistics.performance_profile(
-        [np.array([1.0, 2.0]), np.array([3.0, 3.0, 3.0, 0.0])], np.array([0, 2, 3])
-    )
-    np.testing.assert_allclose(profile, [(1 + 0.75) / 2, (0 + 0.75) / 2, 0])
-
-
 def test_differences_are_of_the_seeds_that_both_have():
     x, y = {2: 5.0, 0: 1.0, 7: 9.0}, {0: 4.0, 2: 3.0, 5: 0.0}
     assert statistics.paired_differences(x, y).tolist() == [-3.0, 2.0]
