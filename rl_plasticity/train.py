@@ -132,24 +132,20 @@ def _require_consistent(s: Train) -> None:
     """Raises SettingsError where settings do not fit each other."""
     if (s.env.switch_every_env_steps is None) is bool(s.env.sequence or s.env.changes):
         raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
-    if s.prime_updates and s.prime_after_env_steps >= s.total_env_steps:
+    kept = [s.buffer_size, s.total_env_steps - 1]
+    kept += [s.env.switch_every_env_steps] if s.on_change != "keep" and s.env.switch_every_env_steps else []
+    if s.prime_updates and s.prime_after_env_steps > min(kept):
         raise SettingsError(
-            f"prime_after_env_steps={s.prime_after_env_steps} must be below total_env_steps={s.total_env_steps}"
+            f"prime_after_env_steps={s.prime_after_env_steps}, but only {min(kept)} come before or stay"
         )
-    kept = s.buffer_size
-    if s.on_change != "keep":
-        kept = min(kept, s.env.switch_every_env_steps or kept)
-    if s.prime_updates and s.prime_after_env_steps > kept:
-        raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {kept} transitions are kept")
     if (every := restart_every(s)) and s.random_env_steps >= every:
         raise SettingsError(
             f"on_change=restart: random_env_steps={s.random_env_steps} must be below env.switch_every_env_steps={every}"
         )
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates and s.replay_ratio:
-        fewer = int(float(f"{s.total_env_steps / 4:.0e}"))
         raise SettingsError(
             f"no update would be made: total_env_steps={s.total_env_steps} does not exceed random_env_steps="
-            f"{s.random_env_steps}; choose fewer random ones, random_env_steps={fewer} say, or replay_ratio=0"
+            f"{s.random_env_steps}; choose fewer random ones, or replay_ratio=0"
         )
 
 

@@ -54,7 +54,8 @@ def loop_that_steps_nothing():
     for _ in range(5):
         net(torch.ones(3, 5)).sum().backward()
         with torch.no_grad():
-            net[0].weight.add_(1)
+            for p in net.parameters():
+                p.add_(1)
 
 
 def optimizer_of(net):

@@ -81,5 +81,5 @@ def test_a_run_that_would_make_no_update_is_refused_before_anything_is_written_u
         parts.close()
         session.lock.release()
         return
-    refused(lambda: command.prepare(asked), "total_env_steps=20", "random_env_steps=20", "random_env_steps=5")
+    refused(lambda: command.prepare(asked), "total_env_steps=20", "random_env_steps=20")
     assert not [*tmp_path.iterdir()]
