@@ -135,9 +135,7 @@ def _require_consistent(s: Train) -> None:
     kept = [s.buffer_size, s.total_env_steps - 1]
     kept += [s.env.switch_every_env_steps] if s.on_change != "keep" and s.env.switch_every_env_steps else []
     if s.prime_updates and s.prime_after_env_steps > min(kept):
-        raise SettingsError(
-            f"prime_after_env_steps={s.prime_after_env_steps}, but only {min(kept)} come before or stay"
-        )
+        raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {min(kept)} can be kept")
     if (every := restart_every(s)) and s.random_env_steps >= every:
         raise SettingsError(
             f"on_change=restart: random_env_steps={s.random_env_steps} must be below env.switch_every_env_steps={every}"

@@ -207,7 +207,8 @@ def test_no_bytes_of_a_damaged_csv_reach_the_terminal(whole, tmp_path):
         assert len(line) < len(str(folder)) + 400
 
 
-HOLDER = "import filelock, sys; filelock.FileLock(sys.argv[1]).acquire(timeout=0); print('held', flush=True); "
+HOLDER = "import filelock, sys; lock = filelock.FileLock(sys.argv[1]); lock.acquire(timeout=0); "
+HOLDER += "print('held', flush=True); "
 
 
 def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_killed(whole, tmp_path):
