@@ -101,7 +101,7 @@ def test_a_look_at_a_network_leaves_it_and_all_random_states_as_they_were(look, 
     assert [module.training for module in net.modules()] == modes
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
     assert look == "redo" or all(torch.equal(p.grad, torch.ones_like(p)) for p in net.parameters())
-    if look != "redo":
+    if look in ("trace", "example", "check of units"):
         assert all(torch.equal(held[name], value) for name, value in net.state_dict().items())
 
 

@@ -60,7 +60,7 @@ def test_it_is_a_shift_and_no_norm_layer_both_ways_of_reading():
         ]  # fmt: skip
         assert found.before_norms == []  # weight standardization has nothing to stand on
     assert [(u.incoming.name, [y.name for y in u.norms]) for u in hidden_units(net)] == [("0", ["1"]), ("3", ["4"])]
-    assert torch.equal(layers(net)[1].shift(net), net[1].bias)
+    assert torch.equal(layers(net)[1].bias(net), net[1].bias)
 
 
 @pytest.mark.parametrize("scope", ["all", "preserving"])
