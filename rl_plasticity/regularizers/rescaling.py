@@ -421,7 +421,8 @@ def _norm(layer: Layer, net: nn.Module) -> Tensor:
     weight = layer.weight(net)
     assert weight is not None
     weight = wide(weight)
-    return vector_norm(weight, dim=tuple(range(len(layer.runs), weight.ndim)))
+    norm: Tensor = vector_norm(weight, dim=tuple(range(len(layer.runs), weight.ndim)))
+    return norm
 
 
 def _has_norm(layer: Layer) -> bool:
