@@ -13,7 +13,7 @@ from conftest import once, refused
 from torch import nn
 
 import rl_plasticity
-from rl_plasticity import command_line, diagnose, train
+from rl_plasticity import diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import OfAgents, _findings, act, diagnose_run
@@ -285,8 +285,3 @@ def test_a_damaged_checkpoint_and_a_folder_without_any_are_one_line(kind, reques
     refused(lambda: act([str(folder), f"checkpoint={step}", *BRIEF]), str(step))
     shutil.rmtree(RunFolder(folder).checkpoints)
     refused(lambda: act([str(folder), *BRIEF]), "checkpoint")
-
-
-def test_help_lists_its_settings():
-    text = command_line.help_of(Diagnose, [])
-    assert all(name in text for name in ("repeats=5", "updates=null", "network=", "out="))

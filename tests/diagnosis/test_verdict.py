@@ -71,18 +71,6 @@ def convolutions() -> nn.Sequential:
     )  # fmt: skip
 
 
-class Recurrent(nn.Module):
-    """Its update gate is shut (z = 1): the state stays 0, whatever is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gru, self.head = nn.GRU(2, 32, batch_first=True), nn.Linear(32, 4)
-        self.gru.bias_ih_l0.data[32:64] = 200.0
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.gru(x.unflatten(1, (4, 2)))[0][:, -1])
-
-
 class Critic(nn.Module):
     """Two functions, of which one is dead."""
 
@@ -92,11 +80,6 @@ class Critic(nn.Module):
 
     def forward(self, obs: Tensor, act: Tensor) -> tuple[Tensor, ...]:
         return tuple(q(torch.cat([obs, act], -1)) for q in self.q)
-
-    def reset_parameters(self) -> None:
-        for q in self.q:
-            for layer in (q[0], q[2], q[4]):
-                layer.reset_parameters()
 
 
 @torch.no_grad()
@@ -118,42 +101,28 @@ def units_all_alike() -> nn.Sequential:
     return net
 
 
-BAD = ("losing", "lost")  # in few updates a fresh network has not learned much either
+BAD = ["losing", "lost"]  # in few updates a fresh network has not learned much either
+KNOWN = {
+    "fresh": (make, ["plastic"]),
+    "large outputs": (large_outputs, ["plastic"]),
+    "half dead": (lambda: biased(wide(), part=0.5), ["plastic"]),
+    "dead": (lambda: biased(make()), ["lost"]),
+    "saturated": (lambda: biased(biased(make(nn.Tanh), 0, value=50.0), 2, value=50.0), ["lost"]),
+    "dead channels": (lambda: biased(convolutions(), 3), ["lost"]),
+    "all alike": (units_all_alike, ["lost"]),
+    "one dead Q": (Critic, BAD),
+}
 
 
-@pytest.mark.parametrize(
-    ("of", "expected"),
-    [
-        (make, ["plastic"]),
-        (large_outputs, ["plastic"]),
-        (lambda: biased(wide(), part=0.5), ["plastic"]),
-        (lambda: biased(make()), ["lost"]),
-        (lambda: biased(biased(make(nn.Tanh), 0, value=50.0), 2, value=50.0), ["lost"]),
-        (lambda: biased(convolutions(), 3), ["lost"]),
-        (units_all_alike, ["lost"]),
-        (Recurrent, BAD),
-        (Critic, BAD),
-    ],
-    ids=[
-        "fresh",
-        "large outputs",
-        "half dead",
-        "dead",
-        "saturated",
-        "dead channels",
-        "alike",
-        "shut gate",
-        "one dead Q",
-    ],
-)
-def test_a_network_whose_state_is_known_gets_its_verdict(of, expected) -> None:
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_network_whose_state_is_known_gets_its_verdict(name) -> None:
+    of, expected = KNOWN[name]
     net = of()
-    report = diagnose(net, (X[:, :5], X[:, 5:]) if isinstance(net, Critic) else X, **BRIEF | {"updates": 60})
+    report = diagnose(net, (X[:, :5], X[:, 5:]) if name == "one dead Q" else X, **BRIEF | {"updates": 60})
     assert report.verdict in expected
     score = report.evidence["your network"]
     assert score.low > 0.9 if report.verdict == "plastic" else score.high < 0.9
-    if isinstance(net, nn.Sequential) and isinstance(net[1], nn.Tanh):
-        assert report.symptoms["saturated"][0] == 1.0
+    assert name != "saturated" or report.symptoms["saturated"][0] == 1.0
 
 
 def test_a_network_that_has_to_unlearn_is_not_called_lost_by_longer_trials() -> None:
@@ -206,23 +175,22 @@ def decayed(net: nn.Module) -> torch.optim.Adam:
     return optimizer
 
 
-@pytest.mark.parametrize(
-    ("optimizer_of", "given", "cause"),
-    [
-        (stale, {"updates": 100}, "stale moments"),
-        (lambda net: torch.optim.Adam(net.parameters(), lr=0.0), {}, "learning rate"),
-        (decayed, {}, "learning rate"),
-        (lambda net: net.requires_grad_(False) and None, {}, "frozen"),
-        (lambda net: torch.optim.Adam(net.bfloat16().parameters(), lr=1e-6), {}, "rounding"),
-        (
-            lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
-            {"max_grad_norm": 1e-6, "updates": 100},
-            "clipping: max_grad_norm=1e-06",
-        ),
-    ],
-    ids=["stale moments", "rate 0", "decayed rate", "frozen", "rounding", "clipping"],
-)
-def test_what_is_not_lost_plasticity_is_something_else_and_named(optimizer_of, given, cause) -> None:
+HINDERED = {
+    "stale moments": (stale, {"updates": 100}),
+    "learning rate: it is 0": (lambda net: torch.optim.Adam(net.parameters(), lr=0.0), {}),
+    "learning rate: it has decayed": (decayed, {}),
+    "frozen": (lambda net: net.requires_grad_(False) and None, {}),
+    "rounding": (lambda net: torch.optim.Adam(net.bfloat16().parameters(), lr=1e-6), {}),
+    "clipping: max_grad_norm=1e-06": (
+        lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
+        {"max_grad_norm": 1e-6, "updates": 100},
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", HINDERED)
+def test_what_is_not_lost_plasticity_is_something_else_and_named(cause) -> None:
+    optimizer_of, given = HINDERED[cause]
     net = make()
     optimizer = optimizer_of(net)
     report = diagnose(net, X, loss=CE, targets=Y, optimizer=optimizer, **BRIEF | {"updates": 30} | given)
@@ -254,7 +222,7 @@ def test_values_that_are_not_finite_and_constant_targets_are_named_and_nothing_i
 
 def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> None:
     given = {"batches": batches(), "loss": CE, **BRIEF}
-    assert diagnose(wide(), **given | {"updates": 300}).verdict == "plastic"
+    assert diagnose(wide(), **given).verdict == "plastic"
     report = diagnose(biased(make()), **given)
     assert report.verdict == "lost"
     assert report.protocol["targets"] == ["batches"]
@@ -299,22 +267,18 @@ def test_symptoms_are_of_the_largest_batch_since_units_look_dead_on_few_examples
 def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_tenth_of_it() -> None:
     net = wide()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.3)
-    report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **BRIEF | {"updates": 200})
+    report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **BRIEF)
     assert report.verdict == "something else"
     assert report.causes[0].startswith("learning rate: with 0.3 ")
     assert report.protocol["rates"] == "0.03, 0.09"
 
 
-def test_too_short_a_task_is_not_detectable() -> None:
+def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(monkeypatch) -> None:
     net = make()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
     report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **NOTHING_DECIDES)
-    assert report.verdict == "not detectable"
-    assert report.protocol["repeats"] == 2  # more of them would not help
+    assert (report.verdict, report.protocol["repeats"]) == ("not detectable", 2)
     assert "more updates" in report.why
-
-
-def test_a_verdict_that_stays_open_has_three_times_the_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "_judged", lambda trials, run, longer: ("not detectable", "open", 0.3))
     assert diagnose(make(), X, **NOTHING_DECIDES).protocol["repeats"] == 6
 
