@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.errors import SettingsError, warn
+from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import ActivationReader, forget_, term_of
@@ -97,7 +97,7 @@ def attach(
         raise SettingsError(f"regularizer must be a Regularizer or the name of one, got {type(regularizer).__name__}")
     elif settings:
         raise SettingsError(
-            f"settings are for a regularizer given by name; this one is made already: {_quoted(settings)}"
+            f"settings are for a regularizer given by name; this one is made already: {in_short(settings)}"
         )
     regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
@@ -431,7 +431,7 @@ def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
     optimizers = [stepped(o) for o in (optimizer if isinstance(optimizer, Sequence) else [optimizer])]
     wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
     if wrong or not optimizers:
-        raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {_quoted(wrong) or 'none'}")
+        raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {in_short(wrong) or 'none'}")
     for one in optimizers:
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
             inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
@@ -452,7 +452,7 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
                 "another network, or for a copy of this one?"
             )
         if names & own:
-            raise SettingsError(f"two of the optimizers hold the same parameter: {_quoted(names & own)}")
+            raise SettingsError(f"two of the optimizers hold the same parameter: {in_short(sorted(names & own))}")
         names |= own
 
 
@@ -479,7 +479,7 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
     unknown = [name for name in acted_on if name not in parameters]
     if unknown:
         raise SettingsError(
-            f"the regularizer was made for another network: this one has no parameter {_quoted(unknown)}"
+            f"the regularizer was made for another network: this one has no parameter {in_short(unknown)}"
         )
     for name, theirs in acted_on.items():
         mine = parameters[name].shape[len(regularizer.runs) :]
@@ -491,7 +491,7 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
     left = [name for name in acted_on if parameters[name].requires_grad and name not in held]
     if left:
         raise SettingsError(
-            f"the regularizer acts on trainable parameters that no given optimizer holds: {_quoted(left)}; pass the "
+            f"the regularizer acts on trainable parameters that no given optimizer holds: {in_short(left)}; pass the "
             "part of the network that is trained, or freeze the rest with requires_grad_(False)"
         )
 
@@ -506,9 +506,3 @@ def _check_dense(regularizer: Regularizer, net: nn.Module) -> None:
                 f"{type(module).__name__} {prefix!r} makes sparse gradients, to which no penalty can be added: "
                 + _INSTEAD_OF_SPARSE.format(name)
             )
-
-
-def _quoted(names: Any) -> str:
-    """The first two names, and the number of the others."""
-    ordered = list(names)
-    return ", ".join(map(repr, ordered[:2])) + (f" and {len(ordered) - 2} more" if len(ordered) > 2 else "")
