@@ -6,7 +6,7 @@ from typing import Any
 
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, presets
 from rl_plasticity.configs.schema import declared_by, load, names_of
-from rl_plasticity.configs.written import as_written
+from rl_plasticity.configs.written import as_written, each
 
 
 def describe(kind: type[Any], asked: Sequence[str], width: int) -> str:
@@ -19,7 +19,7 @@ def describe(kind: type[Any], asked: Sequence[str], width: int) -> str:
     values: dict[str, Any] = {}
     names: dict[str, Any] = {}
     if kind in DEFAULT_PRESET:
-        values = load(kind, [argument for argument in asked if "=" in argument]).flat
+        values = load(kind, [each(a)[0] for a in asked if "=" in a and not a.startswith("launcher")]).flat
         names = {group: values[f"{group}.name"] for group in GROUPS[kind]}
         valid = {group: names_of(group) or ["a task", "gym:NAME", "minatar:NAME"] for group in names}
         lines = [_line(group, names[group], ", ".join(valid[group]), width) for group in names]

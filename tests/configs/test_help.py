@@ -39,7 +39,7 @@ def test_help_lists_every_choice_and_preset_and_every_setting_with_what_is_expec
 
 def test_help_shows_the_values_that_the_other_arguments_give():
     assert shown(describe(Train, [], 80))["total_env_steps"] == "1000000"
-    of_demo = shown(describe(Train, ["preset=demo", "reg=l2+swr", "reg.l2.coef=3", "-m"], 80))
+    of_demo = shown(describe(Train, ["preset=demo", "reg=l2+swr,l2", "reg.l2.coef=3", "-m", "launcher=ray"], 80))
     assert int(of_demo["total_env_steps"]) < 100_000
     assert (of_demo["reg"], of_demo["reg.l2.coef"], of_demo["reg.swr.coef"]) == ("l2+swr", "3", "0.001")
     tasks = shown(describe(Supervised, ["reset=periodic"], 80))
