@@ -33,22 +33,13 @@ class AltNet(nn.Module):
         own = [[derive(seed, key) for seed in seeds] for key in range(3)]
         self.twins = nn.ModuleList(SAC(obs_dim, act_dim, of_twin, *rest, **settings) for of_twin in own[:2])
         device = settings.get("device", "cpu")
-        self.discount, self.num_steps = self.twins[0].discount, self.twins[0].num_steps
-        self.actor_every_updates = self.twins[0].actor_every_updates
+        self.discount = self.twins[0].discount
         self.register_buffer("acting", torch.zeros(len(seeds), dtype=torch.int64, device=device))  # which twin, [runs]
         self.streams = RunStreams(own[2], device)
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
         """Standard normal noise ``[updates, 2, ...]``, that of each twin."""
         return torch.stack([twin.noise(updates, batch_size) for twin in self.twins], 1)
-
-    def observe_(self, obs: Tensor) -> None:
-        for twin in self.twins:
-            twin.observe_(obs)
-
-    def observe_reward_(self, reward: Tensor, ended: Tensor) -> None:
-        for twin in self.twins:
-            twin.observe_reward_(reward, ended)
 
     def act(self, obs: Tensor, noise: Tensor | None = None) -> Tensor:
         return torch.where(self.acting[:, None, None] == 0, *(twin.act(obs, noise) for twin in self.twins))
@@ -59,10 +50,6 @@ class AltNet(nn.Module):
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update of both twins."""
         return self._joined(lambda twin, i: twin.update(batch, noise[i]))
-
-    def update_critic(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """An update of both twins without their actors."""
-        return self._joined(lambda twin, i: twin.update_critic(batch, noise[i]))
 
     # --- what interventions and probes need -----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import sys
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -39,7 +39,7 @@ NAMES += ("PARAMETRIZATIONS", "REGULARIZERS", "TASKS")
 loaded: list[str] = []  # the modules that were named in this process, in order; workers import the same ones
 _sources: dict[str, tuple[object, str]] = {}  # each module's import, and the digest of its source at that time
 preset_folders: list[Path] = []  # those of plugs
-_offered: dict[str, dict[str, str]] = {name: {} for name in NAMES}  # what no public dict has taken yet
+_offered: dict[str, dict[str, str]] = {name: {} for name in NAMES}  # by public dict
 
 
 class Choices(UserDict[str, Made]):
@@ -99,13 +99,16 @@ class Choices(UserDict[str, Made]):
         """The choices, with those of plugs."""
         installed()
         offered: dict[str, Any] = _offered[self.name]
-        for name in [*offered]:
-            self[name] = offered.pop(name)
+        for name, choice in offered.items():
+            if name not in self.data or _package(self.data[name]) != _package(choice):
+                self[name] = choice
         return self.data
 
 
 def _package(choice: Any) -> str:
     """The package that a choice is of."""
+    while isinstance(choice, partial):
+        choice = choice.func
     home = choice if isinstance(choice, str) else getattr(choice, "__module__", None) or ""
     return home.partition(":")[0].partition(".")[0]
 

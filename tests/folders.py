@@ -106,6 +106,7 @@ def without_what_plugs_add(monkeypatch, *places):
         AGENT_NETWORKS,
         gym.registry,
     ]
+    dicts = [getattr(d, "data", d) for d in dicts]
     before, modules = [dict(d) for d in dicts], {*sys.modules}
     monkeypatch.setattr(plugins, "loaded", [])
     monkeypatch.syspath_prepend(EXAMPLES)

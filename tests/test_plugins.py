@@ -16,6 +16,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Evaluate, Supervised, Train
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.interventions import make_intervention
+from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.metrics import METRICS
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 from rl_plasticity.runs import checkpoint
@@ -39,12 +40,12 @@ def _without_what_a_plug_added(monkeypatch):
 def forget():
     """As a new process would be: nothing named, nothing added."""
     dicts = (AGENTS, REGULARIZERS, METRICS)
-    before = [dict(d) for d in dicts]
+    before = [dict(getattr(d, "data", d)) for d in dicts]
 
     def forget():
         for now, then in zip(dicts, before, strict=True):
             now.clear()
-            now.update(then)
+            getattr(now, "data", now).update(then)
         plugins.loaded.clear()
         for name in ("td3", "altnet", "nuclear_norm", "mine"):
             sys.modules.pop(name, None)
@@ -377,19 +378,61 @@ def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_hal
         assert (one.folder / "metrics.csv").read_bytes() == (alone / "metrics.csv").read_bytes()
 
 
-def test_an_installed_plug_needs_no_name(tmp_path, module, monkeypatch):
-    module(ONE_OF_EACH, "of_a_package")
+@pytest.fixture
+def package(tmp_path, module, monkeypatch):
+    """Installs a package with this entry point and module in the temporary folder."""
+    monkeypatch.setattr(plugins, "_offered", {name: dict(of_one) for name, of_one in plugins._offered.items()})
+    monkeypatch.setattr(plugins, "preset_folders", [*plugins.preset_folders])
     info = tmp_path / "of_a_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: of-a-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nstripes = of_a_package\n")
-    plugins._load_installed.cache_clear()
-    assert schema.load(Supervised, ["data=stripes"]).data.side == 4
-    (info / "entry_points.txt").write_text("[rl_plasticity.plugins]\nstripes = of_no_package\n")
-    plugins._load_installed.cache_clear()
-    refused(lambda: schema.load(Supervised, []), "'stripes'", "of_no_package", "ModuleNotFoundError")
+
+    def install(module):
+        (info / "entry_points.txt").write_text(f"[rl_plasticity.plugins]\nstripes = {module}\n")
+        plugins.installed.cache_clear()
+
+    yield install
     (info / "entry_points.txt").unlink()
-    plugins._load_installed.cache_clear()
+    plugins.installed.cache_clear()
+
+
+def test_an_installed_plug_needs_no_name_and_one_that_is_not_there_is_said(module, package):
+    package(module(ONE_OF_EACH, "of_a_package"))
+    assert schema.load(Supervised, ["data=stripes"]).data.side == 4
+    package("of_no_package")
+    refused(lambda: schema.load(Supervised, []), "'stripes'", "of_no_package", "ModuleNotFoundError")
+
+
+INDEX = """
+from pathlib import Path
+from rl_plasticity.plugins import offer
+offer(Path(__file__).parent / "presets", AGENT_NETWORKS={"thin": "mine:thin"}, OPTIMIZERS={"signs": "mine:Signs"})
+"""
+
+
+def test_what_an_installed_plug_offers_is_imported_when_its_name_is_asked_for(tmp_path, module, package):
+    module(ONE_OF_EACH)
+    (tmp_path / "presets" / "train").mkdir(parents=True)
+    (tmp_path / "presets" / "train" / "slim.yaml").write_text("agent.network: thin\nagent.width: 3\n")
+    package(module(INDEX, "index"))
+    assert "signs" in OPTIMIZERS
+    assert "mine" not in sys.modules
+    assert schema.load(Train, ["preset=slim"]).agent.width == 3
+    assert "mine" in sys.modules
+    refused(lambda: schema.load(Supervised, ["optimizer=sings"]), "'sings'", "'signs'")
+
+
+@pytest.mark.parametrize(
+    ("offered", "named"),
+    [
+        ("NETWORKS={'mlp': 'mine:x'}", ["'mlp'", "built in"]),
+        ("NETWORKS={'resnet18': 'mine:x'}", ["'resnet18'", "rl_plasticity_zoo"]),
+        ("NETWORK={'x': 'mine:x'}", ["NETWORK", "'NETWORKS'"]),
+    ],
+)
+def test_an_offer_of_a_taken_name_or_for_no_dict_is_refused(offered, named, module, package):
+    package(module(f"from rl_plasticity.plugins import offer\noffer({offered})\n", "index"))
+    refused(lambda: schema.load(Supervised, ["net=cnn"]), *named)
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]])
