@@ -20,7 +20,6 @@ from rl_plasticity.metrics import feature_matrix, representation_change
 from rl_plasticity.structure import HiddenLayer, activations_of, read, shadow
 from rl_plasticity.structure.layer import per_run
 from rl_plasticity.training.epochs import first_images, inputs
-from rl_plasticity_zoo.metrics import representation_distance
 
 LARGEST = 16_000_000  # most activations per run to keep from task to task: 64 MB
 IMAGES = 256  # most images of the first task whose activations are compared
@@ -283,6 +282,15 @@ class SpanShapes:
             coordinates = project_to_span(matrix, covariances[layer.name].value)
             shapes[layer.name] = generalized_gaussian_shape(coordinates.flatten(-2), skip_zeros=True)
         return shapes
+
+
+def representation_distance(before: Tensor, after: Tensor) -> Tensor:
+    """mean_b ||h'_b - h_b||_2 between hidden activations ``[*runs, batch, units]`` on the same inputs, ``[*runs]``.
+
+    In the activations' own unit: it grows with them. `representation_change` does not.
+    """
+    distances: Tensor = torch.linalg.vector_norm(after - before, dim=-1)
+    return distances.mean(-1)
 
 
 def log(session: Any, of: str, values: Mapping[str, Tensor]) -> None:

@@ -25,10 +25,7 @@ Over = Literal["min", "mean"]
 
 
 class Critic(core.Critic):
-    """A critic whose networks may return logits of the return's distribution, ``[runs, critics, batch, bins]``.
-
-    Args:
-        bins: the number of outputs; 1: a value.
+    """A critic whose networks return values, or logits of the return's distribution: ``[runs, critics, batch, bins]``.
 
     Attributes:
         normalize: the norm of the observations, if there is one.
@@ -36,24 +33,15 @@ class Critic(core.Critic):
 
     normalize: ObservationNorm | None
 
-    def __init__(
-        self, make: Callable[[Sequence[int]], nn.Module], seeds: Sequence[int], num_critics: int, bins: int
-    ) -> None:
-        super().__init__(make, seeds, num_critics)
-        self.bins, self.normalize = bins, None
-
     def forward(self, obs: Tensor, act: Tensor, training: bool = False) -> Tensor:
         both = torch.cat([obs if self.normalize is None else self.normalize(obs), act], dim=-1)
-        values = [called(critic, both, training) for critic in self.critics]
-        return torch.stack(values if self.bins > 1 else [q.squeeze(-1) for q in values], dim=1)
+        return torch.stack([called(critic, both, training) for critic in self.critics], dim=1)
 
 
 class Actor(core.Actor):
     """An actor whose observations may be normalized, and whose network may have BatchNorm or dropout."""
 
-    def __init__(self, trunk: nn.Module, normalize: ObservationNorm | None, bound: Bound) -> None:
-        super().__init__(trunk, bound)
-        self.normalize = normalize
+    normalize: ObservationNorm | None
 
     def forward(self, obs: Tensor, training: bool = False) -> tuple[Tensor, Tensor]:
         seen = obs if self.normalize is None else self.normalize(obs)
@@ -211,14 +199,16 @@ class LaterSAC(SAC):
             return ObservationNorm(obs_dim, len(seeds)) if wanted else None
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
-            net = Critic(lambda own: make(obs_dim + act_dim, outputs, own, "critic"), seeds, num_critics, outputs)
+            net = Critic(lambda own: make(obs_dim + act_dim, outputs, own, "critic"), seeds, num_critics)
             net.normalize = norm(net.critics[0], seeds)
             return net
 
         def make_actor(seeds: Sequence[int]) -> nn.Module:
             trunk = make(obs_dim, 2 * act_dim, seeds, "actor")
             by_network: Bound = "tanh" if getattr(trunk, "squashes_log_std", False) else "clamp"
-            return Actor(trunk, norm(trunk, seeds), by_network if log_std is None else log_std)
+            net = Actor(trunk, by_network if log_std is None else log_std)
+            net.normalize = norm(trunk, seeds)
+            return net
 
         adam = partial(Adam, lr=lr)
         self.critic = Learner(make_critic, derived(seeds, 0), regularize, adam, device=device)
@@ -247,10 +237,8 @@ class LaterSAC(SAC):
             return
         if over == "auto":
             raise SettingsError("lr_end needs lr_decay_updates, a number of updates; only a command knows its run's")
-        if not lr:
-            raise SettingsError("lr_end needs lr above 0")
-        if end > lr:
-            raise SettingsError(f"lr_end={end:g} must be at most lr={lr:g}, from which it falls")
+        if end > lr or not lr:
+            raise SettingsError(f"lr_end={end:g} must be at most lr={lr:g}, which must be above 0")
         self.lr_decay_updates = float(over)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
 
@@ -273,7 +261,7 @@ class LaterSAC(SAC):
 
     def expected(self, values: Tensor) -> Tensor:
         """The critics' values ``[runs, critics, batch]`` for what their networks return."""
-        return expected(values, self.support) if self.is_categorical else values
+        return expected(values, self.support) if self.is_categorical else values.squeeze(-1)
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update of critic, target, actor and temperature; see `SAC.update`."""
@@ -365,7 +353,9 @@ class LaterSAC(SAC):
 
     def critic_loss(self, values: Tensor, target: Tensor) -> Tensor:
         """The critics' loss ``[runs]``, for what their networks return."""
-        return (categorical_loss if self.is_categorical else core.critic_loss)(values, target)
+        if self.is_categorical:
+            return categorical_loss(values, target)
+        return core.critic_loss(self.expected(values), target)
 
     def _decay_lr_(self) -> None:
         """Count an update, and set the learning rates of this one."""

@@ -2,12 +2,12 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity import Learner
+from rl_plasticity.structure import arguments_of
 from rl_plasticity.structure.layer import runs_of, wide
 
 
@@ -27,15 +27,6 @@ def policy_entropy(log_prob: Tensor) -> Tensor:
     Gaussian before the tanh, a variant under the same name, is larger.
     """
     return -log_prob.mean(-1)
-
-
-def representation_distance(before: Tensor, after: Tensor) -> Tensor:
-    """mean_b ||h'_b - h_b||_2 between hidden activations ``[*runs, batch, units]`` on the same inputs, ``[*runs]``.
-
-    In the activations' own unit: it grows with them. `representation_change` does not.
-    """
-    distances: Tensor = torch.linalg.vector_norm(after - before, dim=-1)
-    return distances.mean(-1)
 
 
 def fit_fresh_targets(
@@ -80,11 +71,14 @@ def fit_fresh_targets(
     k = len(runs_of(student))
     for tensor in (*student.parameters(), *student.buffers()):
         tensor.data = _wide(tensor.data)
-    named = {name: _wide(x) for name, x in example.items()} if isinstance(example, Mapping) else {}
-    args = [] if named else [_wide(x) for x in _several(example)]
+    args, named = arguments_of(example)
+    args = tuple(map(_wide, args))
+    named = {name: _wide(x) for name, x in named.items()}
 
     def predict() -> Tensor:  # [*runs, outputs of all examples]
-        return torch.cat([part.flatten(k) for part in _several(student(*args, **named))], dim=-1)
+        output = student(*args, **named)
+        several = output if isinstance(output, tuple | list) else (output,)
+        return torch.cat([part.flatten(k) for part in several], dim=-1)
 
     start = predict().detach()
     noise = torch.randn(start.shape[-1], generator=generator, device=generator.device).to(start)
@@ -94,10 +88,6 @@ def fit_fresh_targets(
         (predict() - start - noise).square().mean(-1).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return (predict() - start - noise).detach().square().mean(-1) / noise.var(correction=0)
-
-
-def _several(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, tuple | list) else (given,)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -65,11 +65,8 @@ def standardize_weights_(net: nn.Module, only: Collection[str] | None = None, ep
     """
     if only is None:
         only = [layer.name for layer in _known(net).before_norms if layer.role == "conv"]
-        if not only:
-            raise SettingsError(
-                "weight standardization is for convolutions that a norm layer follows, and the network has none"
-            )
-    _parametrize_(net, only, lambda weight, dims: WeightStandardization(dims, eps))
+    what = "weight standardization is for convolutions that a norm layer follows"
+    _parametrize_(net, only, lambda weight, dims: WeightStandardization(dims, eps), what)
 
 
 def bound_weight_norms_(net: nn.Module, only: Collection[str] | None = None) -> None:
@@ -89,15 +86,10 @@ def bound_weight_norms_(net: nn.Module, only: Collection[str] | None = None) -> 
             parametrized already.
     """
     if only is None:
-        named = _layers_of(net)
-        only = [layer.name for layer in _known(net).layers if layer.name in named and not layer.head]
-        if not only:
-            raise SettingsError("bounded weight normalization is for hidden layers, and the network has none")
-    _parametrize_(net, only, lambda weight, dims: BoundedWeightNorm(dims, weight))
-
-
-def _layers_of(net: nn.Module) -> dict[str, Kind]:
-    return {name: module for name, module in net.named_modules() if isinstance(module, Kind)}
+        hidden = [y for y in _known(net).layers if not y.head]
+        only = [y.name for y in hidden if isinstance(net.get_submodule(y.name), Kind)]
+    what = "bounded weight normalization is for hidden layers"
+    _parametrize_(net, only, lambda weight, dims: BoundedWeightNorm(dims, weight), what)
 
 
 def _known(net: nn.Module) -> Structure:
@@ -107,12 +99,16 @@ def _known(net: nn.Module) -> Structure:
     return structure
 
 
-def _parametrize_(net: nn.Module, only: Collection[str], make: Callable[[Tensor, tuple[int, ...]], nn.Module]) -> None:
+def _parametrize_(
+    net: nn.Module, only: Collection[str], make: Callable[[Tensor, tuple[int, ...]], nn.Module], what: str
+) -> None:
+    if not only:
+        raise SettingsError(f"{what}, and the network has none")
     if any(isinstance(module, Injectable) for module in net.modules()):
         raise SettingsError(
             "parametrization and injected_layers do not go together: the copies of an injection hold plain weights"
         )
-    layers = _layers_of(net)
+    layers = {name: module for name, module in net.named_modules() if isinstance(module, Kind)}
     if unknown := set(only) - set(layers):
         raise ValueError(f"only must name linear or convolution layers ({', '.join(layers)}), got {sorted(unknown)}")
     chosen = {n: m for n, m in layers.items() if n in only}

@@ -11,17 +11,19 @@ from rl_plasticity import Setting, SettingsError
 from rl_plasticity.networks import Activation, make_activation
 from rl_plasticity_zoo.one_run import one_run, side_of
 
+WIDTH, DEPTH, HEADS = 192, 12, 3
+
 
 class Block(nn.Module):
     """x + attention(norm x), then x + mlp(norm x): ``[batch, tokens, width] -> [batch, tokens, width]``."""
 
-    def __init__(self, width: int, heads: int, activation: Activation) -> None:
+    def __init__(self, activation: Activation) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps=1e-6)
-        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.norm1 = nn.LayerNorm(WIDTH, eps=1e-6)
+        self.attention = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        self.norm2 = nn.LayerNorm(WIDTH, eps=1e-6)
         non_linearity, factor = make_activation(activation)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), non_linearity, nn.Linear(factor * 4 * width, width))
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), non_linearity, nn.Linear(factor * 4 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         normal = self.norm1(x)
@@ -39,24 +41,21 @@ class VisionTransformer(nn.Module):
         image_size: int,
         patch: int,
         channels: int,
-        width: int,
-        depth: int,
-        heads: int,
         activation: Activation,
     ) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(channels, width, patch, stride=patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, width))
-        self.position = nn.Parameter(torch.zeros(1, (image_size // patch) ** 2 + 1, width))
-        self.blocks = nn.Sequential(*(Block(width, heads, activation) for _ in range(depth)))
-        self.norm = nn.LayerNorm(width, eps=1e-6)
-        self.head = nn.Linear(width, num_classes)
+        self.patches = nn.Conv2d(channels, WIDTH, patch, stride=patch)
+        self.token = nn.Parameter(torch.zeros(1, 1, WIDTH))
+        self.position = nn.Parameter(torch.zeros(1, (image_size // patch) ** 2 + 1, WIDTH))
+        self.blocks = nn.Sequential(*(Block(activation) for _ in range(DEPTH)))
+        self.norm = nn.LayerNorm(WIDTH, eps=1e-6)
+        self.head = nn.Linear(WIDTH, num_classes)
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
                 nn.init.trunc_normal_(parameter, std=0.02)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        nn.init.trunc_normal_(self.head.weight, std=1 / math.sqrt(width))
+        nn.init.trunc_normal_(self.head.weight, std=1 / math.sqrt(WIDTH))
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.patches(images).flatten(2).mT  # [batch, patches, width]
@@ -88,4 +87,4 @@ def vit_tiny(
     if patch < 1 or side % patch:
         raise SettingsError(f"patch must divide the images' side, got {patch} and {side}")
     with one_run("vit_tiny", seeds):
-        return VisionTransformer(num_classes, side, patch, shape[0], 192, 12, 3, activation)
+        return VisionTransformer(num_classes, side, patch, shape[0], activation)
