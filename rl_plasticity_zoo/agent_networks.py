@@ -1,6 +1,7 @@
 """The networks of later papers' actors and critics, for ``agent.network=``."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Annotated
 
 from torch import nn
@@ -37,11 +38,11 @@ def dropout_mlp(
     if role == "actor" or not dropout:
         return net
     modules: list[nn.Module] = []
+    depths = count()
     for module in net:
         modules.append(module)
         if isinstance(module, nn.Linear) and module is not net[-1]:
-            depth = sum(isinstance(one, StackedDropout) for one in modules)
-            modules.append(StackedDropout(dropout, derived(seeds, depth, 0)))
+            modules.append(StackedDropout(dropout, derived(seeds, next(depths), 0)))
     return TrainedSequential(*modules)
 
 

@@ -1,23 +1,18 @@
 """Soft actor-critic with what later agents changed: SimbaV2, XQC, FlashSAC, BRO, SR-SAC, DroQ, REDQ."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import SAC, Batch, Learner, Regularizer, Setting, SettingsError
-from rl_plasticity.agents import AGENT_NETWORKS
+from rl_plasticity import SAC, Batch, Regularizer, Setting, SettingsError
 from rl_plasticity.agents import sac as core
 from rl_plasticity.agents.sac import Bound, Temperature, sample_action
-from rl_plasticity.errors import choose
-from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.regularizers import Unregularized
-from rl_plasticity.seeding import RunStreams, derived, uniform_at
-from rl_plasticity.settings import check, checked
+from rl_plasticity.seeding import derived, uniform_at
+from rl_plasticity.settings import checked
 from rl_plasticity_zoo.distributions import Projection, cross_entropy, expected, hl_gauss, projected, two_hot
 from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedDropout, called
 
@@ -110,6 +105,9 @@ class LaterSAC(SAC):
     critics see a batch's observations and next observations as one batch (CrossQ), and the actor's loss reads their
     running statistics.
 
+    Args:
+        of_sac: settings of `SAC`, those of the network among them.
+
     Raises:
         SettingsError: a setting out of range, or settings that do not fit each other.
     """
@@ -127,7 +125,6 @@ class LaterSAC(SAC):
         seeds: Sequence[int],
         regularize: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[str, Setting("kind of network of actor and critics")] = "mlp",
         normalize_obs: Annotated[
             bool | None, Setting("observations by running statistics; null: with simba and hypersphere")
         ] = None,
@@ -141,7 +138,6 @@ class LaterSAC(SAC):
         projection: Annotated[
             Projection, Setting("target of a categorical critic: c51, or two_hot or hl_gauss of the expected value")
         ] = "c51",
-        num_critics: Annotated[int, Setting("number of critics; 2: clipped double Q", least=1, most=100)] = 1,
         target_critics: Annotated[
             int | None, Setting("critics drawn for each target (REDQ: 2 of 10); null: all", least=1, most=100)
         ] = None,
@@ -158,9 +154,6 @@ class LaterSAC(SAC):
         lr_decay_updates: Annotated[
             int | Literal["auto"], Setting("updates over which it falls; auto: those of the run", least=1)
         ] = "auto",
-        discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,
-        tau: Annotated[float, Setting("share of the critic in each update of the target", least=0, most=1)] = 0.005,
-        init_alpha: Annotated[float, Setting("the temperature at the start", above=0)] = 1.0,
         target_entropy: Annotated[
             float | Literal["half", "full", "sigma"] | None,
             Setting(
@@ -176,78 +169,66 @@ class LaterSAC(SAC):
             Literal["alpha", "log_alpha"], Setting("factor of (entropy - target entropy) in the temperature's loss")
         ] = "alpha",
         device: str | torch.device = "cpu",
-        **of_network: Any,
+        **of_sac: Any,
     ) -> None:
-        nn.Module.__init__(self)
         if not least_return < greatest_return:
             raise SettingsError(f"least_return={least_return:g} must be below greatest_return={greatest_return:g}")
         if normalize_reward and greatest_return <= 0:
             raise SettingsError(f"normalize_reward=true needs greatest_return above 0, got {greatest_return:g}")
+        self.learns_log_alpha, self.is_categorical = temperature_loss == "log_alpha", critic == "categorical"
+        self.bins, self.normalize_obs, self.log_std = bins if self.is_categorical else 1, normalize_obs, log_std
+        entropy = entropy_target(target_entropy, act_dim, target_sigma)
+        super().__init__(obs_dim, act_dim, seeds, regularize, lr=lr, target_entropy=entropy, device=device, **of_sac)
+        critics = cast(Critic, self.critic.net).critics
+        num_critics, self.joins_batches = len(critics), getattr(critics[0], "has_batch_norm", False)
         if target_critics is not None and target_critics > num_critics:
             raise SettingsError(f"target_critics={target_critics} must be at most num_critics={num_critics}")
-        self.act_dim, self.tau, self.discount, self.num_steps = act_dim, tau, discount, num_steps
-        self.target_entropy = entropy_target(target_entropy, act_dim, target_sigma)
-        self.learns_log_alpha, self.is_categorical = temperature_loss == "log_alpha", critic == "categorical"
         self.projection, self.target_critics = projection, target_critics if target_critics != num_critics else None
         self.target_over, self.actor_over, self.actor_every_updates = target_over, actor_over, actor_every_updates
-        make = choose(AGENT_NETWORKS, network, of_network, "network")
-        check(AGENT_NETWORKS[network], of_network)
-        outputs = bins if self.is_categorical else 1
-
-        def norm(net: nn.Module, seeds: Sequence[int]) -> ObservationNorm | None:
-            wanted = getattr(net, "normalizes_obs", False) if normalize_obs is None else normalize_obs
-            return ObservationNorm(obs_dim, len(seeds)) if wanted else None
-
-        def make_critic(seeds: Sequence[int]) -> nn.Module:
-            net = Critic(lambda own: make(obs_dim + act_dim, outputs, own, "critic"), seeds, num_critics)
-            net.normalize = norm(net.critics[0], seeds)
-            return net
-
-        def make_actor(seeds: Sequence[int]) -> nn.Module:
-            trunk = make(obs_dim, 2 * act_dim, seeds, "actor")
-            by_network: Bound = "tanh" if getattr(trunk, "squashes_log_std", False) else "clamp"
-            net = Actor(trunk, by_network if log_std is None else log_std)
-            net.normalize = norm(trunk, seeds)
-            return net
-
-        adam = partial(Adam, lr=lr)
-        self.critic = Learner(make_critic, derived(seeds, 0), regularize, adam, device=device)
-        self.actor = Learner(make_actor, derived(seeds, 1), regularize, adam, device=device)
-        alpha = lambda seeds: Temperature(init_alpha, len(seeds))  # noqa: E731
-        self.temperature = Learner(alpha, derived(seeds, 2), Unregularized, adam, device=device)
-        self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
+        self.num_steps = num_steps
         for module in self.critic_target.modules():
             if isinstance(module, StackedDropout):
                 module.stream = 1
-        self.streams = RunStreams(derived(seeds, 3), device)
-        self.joins_batches = getattr(cast(Critic, self.critic.net).critics[0], "has_batch_norm", False)
-        self.reward_norm = RewardNorm(len(seeds), discount, greatest_return).to(device) if normalize_reward else None
+        scaled = RewardNorm(len(seeds), self.discount, greatest_return).to(device)
+        self.reward_norm = scaled if normalize_reward else None
         if self.is_categorical:
             self.register_buffer("support", torch.linspace(least_return, greatest_return, bins, device=device))
         if self.target_critics is not None:
             keys = [seed & 0xFFFFFFFF for seed in derived(seeds, 4)]
             self.register_buffer("subset_key", torch.tensor(keys, device=device))
             self.register_buffer("subsets", torch.zeros_like(self.subset_key))
-        self._let_fall(lr, lr_end, lr_decay_updates, device)
+        self.lr_range = None if lr_end is None else (lr, lr_end)
+        if lr_end is not None:
+            if lr_decay_updates == "auto":
+                raise SettingsError(
+                    "lr_end needs lr_decay_updates, a number of updates; only a command knows its run's"
+                )
+            if lr_end > lr or not lr:
+                raise SettingsError(f"lr_end={lr_end:g} must be at most lr={lr:g}, which must be above 0")
+            self.lr_decay_updates = float(lr_decay_updates)
+            self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
 
-    def _let_fall(self, lr: float, end: float | None, over: int | str, device: str | torch.device) -> None:
-        """Let the learning rate fall from `lr` to `end` over this number of updates; None: it stays."""
-        self.lr_range = None if end is None else (lr, end)
-        if end is None:
-            return
-        if over == "auto":
-            raise SettingsError("lr_end needs lr_decay_updates, a number of updates; only a command knows its run's")
-        if end > lr or not lr:
-            raise SettingsError(f"lr_end={end:g} must be at most lr={lr:g}, which must be above 0")
-        self.lr_decay_updates = float(over)
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))
+    def make_critic(self, make: Any, sizes: tuple[int, int], num_critics: int, seeds: Sequence[int]) -> Critic:
+        net = Critic(lambda own: make(sum(sizes), self.bins, own, "critic"), seeds, num_critics)
+        net.normalize = self._norm(net.critics[0], sizes, seeds)
+        return net
+
+    def make_actor(self, make: Any, sizes: tuple[int, int], log_std: Bound, seeds: Sequence[int]) -> Actor:
+        trunk = make(sizes[0], 2 * sizes[1], seeds, "actor")
+        by_network: Bound = "tanh" if getattr(trunk, "squashes_log_std", False) else "clamp"
+        net = Actor(trunk, by_network if self.log_std is None else self.log_std)
+        net.normalize = self._norm(trunk, sizes, seeds)
+        return net
+
+    def _norm(self, net: nn.Module, sizes: tuple[int, int], seeds: Sequence[int]) -> ObservationNorm | None:
+        wanted = getattr(net, "normalizes_obs", False) if self.normalize_obs is None else self.normalize_obs
+        return ObservationNorm(sizes[0], len(seeds)) if wanted else None
 
     def observe_(self, obs: Tensor) -> None:
         """Take the observations ``[runs, obs_dim]`` of the next actions into the running statistics."""
-        for net in (self.actor.net, self.critic.net, self.critic_target):
-            norm = cast(Actor | Critic, net).normalize
-            if norm is not None:
-                norm.observe_(obs)
+        for module in self.modules():
+            if isinstance(module, ObservationNorm):
+                module.observe_(obs)
 
     def observe_reward_(self, reward: Tensor, ended: Tensor) -> None:
         """Take the rewards ``[runs]`` of an env step into the running statistics; `ended`: its episode's last one."""
@@ -266,8 +247,8 @@ class LaterSAC(SAC):
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update of critic, target, actor and temperature; see `SAC.update`."""
         of_critic, of_actor = self.update_critic(batch, noise), self._update_actor(batch, noise[1])
-        losses = {name: metrics[name] for name, metrics in zip(self.losses, (of_critic, of_actor), strict=True)}
-        return losses | of_critic | of_actor
+        metrics = of_critic | of_actor
+        return {name: metrics[name] for name in self.losses} | metrics
 
     def update_critic(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """The part of an update that critic and target take, alone where the actor does not learn."""

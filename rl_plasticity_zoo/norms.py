@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.networks import StackedBatchNorm2d
 from rl_plasticity.seeding import derived, uniform_at
 
 
@@ -42,7 +43,7 @@ class MeanOnlyBatchNorm2d(nn.Module):
         return input - (mean - self.bias)[:, None, None]
 
 
-class StackedBatchNorm(nn.BatchNorm1d):
+class StackedBatchNorm(StackedBatchNorm2d):
     """``nn.BatchNorm1d`` for each run: ``[runs, batch, n]`` to the same; gain, shift and statistics are ``[runs, n]``.
 
     y = gain * (x - mean) / sqrt(variance + eps) + shift, with mean and (biased) variance of the batch when called with
@@ -54,17 +55,11 @@ class StackedBatchNorm(nn.BatchNorm1d):
 
     layer_role = "norm"
     takes_training = True
-    running_mean: Tensor
-    running_var: Tensor
-    num_batches_tracked: Tensor
     momentum: float
 
     def __init__(self, features: int, runs: int, eps: float = 1e-5, momentum: float = 0.01) -> None:
-        super().__init__(features, eps, momentum)
-        self.weight = nn.Parameter(torch.ones(runs, features))
-        self.bias = nn.Parameter(torch.zeros(runs, features))
-        self.running_mean, self.running_var = torch.zeros(runs, features), torch.ones(runs, features)
-        self.num_batches_tracked = torch.zeros(runs, dtype=torch.int64)
+        super().__init__(features, runs)
+        self.eps, self.momentum = eps, momentum
 
     def forward(self, input: Tensor, training: bool = False) -> Tensor:
         mean, variance = self.running_mean, self.running_var

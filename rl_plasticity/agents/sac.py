@@ -152,24 +152,27 @@ class SAC(nn.Module):
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
         make = choose(AGENT_NETWORKS, network, of_network, "network")
         check(AGENT_NETWORKS[network], of_network)
-        if needed := getattr(AGENT_NETWORKS[network], "needs", ""):
+        if (needed := getattr(AGENT_NETWORKS[network], "needs", "")) and type(self) is SAC:
             raise SettingsError(f"network={network} needs {needed}")
-
-        def make_critic(seeds: Sequence[int]) -> nn.Module:
-            return Critic(lambda own: make(obs_dim + act_dim, 1, own, "critic"), seeds, num_critics)
-
-        def make_actor(seeds: Sequence[int]) -> nn.Module:
-            return Actor(make(obs_dim, 2 * act_dim, seeds, "actor"), log_std)
-
-        def make_temperature(seeds: Sequence[int]) -> nn.Module:
-            return Temperature(init_alpha, len(seeds))
-
-        adam = partial(Adam, lr=lr)
-        self.critic = Learner(make_critic, derived(seeds, 0), regularize, adam, device=device)
-        self.actor = Learner(make_actor, derived(seeds, 1), regularize, adam, device=device)
-        self.temperature = Learner(make_temperature, derived(seeds, 2), Unregularized, adam, device=device)
+        adam, sizes = partial(Adam, lr=lr), (obs_dim, act_dim)
+        critics, actors = (
+            partial(self.make_critic, make, sizes, num_critics),
+            partial(self.make_actor, make, sizes, log_std),
+        )
+        self.critic = Learner(critics, derived(seeds, 0), regularize, adam, device=device)
+        self.actor = Learner(actors, derived(seeds, 1), regularize, adam, device=device)
+        temperatures = lambda seeds: Temperature(init_alpha, len(seeds))  # noqa: E731
+        self.temperature = Learner(temperatures, derived(seeds, 2), Unregularized, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
         self.streams = RunStreams(derived(seeds, 3), device)
+
+    def make_critic(self, make: Any, sizes: tuple[int, int], num_critics: int, seeds: Sequence[int]) -> Critic:
+        """The critics of networks from `make`, for observations and actions of these sizes."""
+        return Critic(lambda own: make(sum(sizes), 1, own, "critic"), seeds, num_critics)
+
+    def make_actor(self, make: Any, sizes: tuple[int, int], log_std: Bound, seeds: Sequence[int]) -> Actor:
+        """The actor of a network from `make`."""
+        return Actor(make(sizes[0], 2 * sizes[1], seeds, "actor"), log_std)
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
         """Standard normal ``[updates, 2, runs, batch, act_dim]``, for the next action and the action in each update."""

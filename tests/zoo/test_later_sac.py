@@ -41,7 +41,7 @@ def one_run(net, run):
             modules.append(nn.Linear(m.in_features, m.out_features, bias=m.bias is not None))
         elif isinstance(m, nn.LayerNorm):
             modules.append(nn.LayerNorm(m.normalized_shape))
-        elif isinstance(m, nn.BatchNorm1d):
+        elif isinstance(m, nn.BatchNorm2d):
             modules.append(BiasedBatchNorm(m.num_features, m.eps, m.momentum))
         else:
             modules.append(nn.ReLU())
