@@ -76,10 +76,7 @@ class Choices(UserDict[str, Made]):
         installed()
         if name in self.data and self._built_in.get(name, choice) is not choice:
             raise SettingsError(f"the name {name!r} is built in: give your own another one")
-        theirs, ours = _package(self.data.get(name, choice)), _package(choice)
-        typed = {"__main__", "builtins"} & {theirs, ours}  # in a session or a notebook, where names are given again
-        if theirs != ours and not typed and theirs != "rl_plasticity":
-            raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
+        _require_free(name, self.data.get(name, choice), choice)
         self.data[name] = choice
 
     def __contains__(self, name: object) -> bool:
@@ -105,6 +102,14 @@ class Choices(UserDict[str, Made]):
         return self.data
 
 
+def _require_free(name: str, present: Any, choice: Any) -> None:
+    """Raises SettingsError if another plug has given this name to something else."""
+    theirs, ours = _package(present), _package(choice)
+    typed = {"__main__", "builtins"} & {theirs, ours}  # in a session or a notebook, where names are given again
+    if theirs != ours and not typed and theirs != "rl_plasticity":
+        raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
+
+
 def _package(choice: Any) -> str:
     """The package that a choice is of."""
     while isinstance(choice, partial):
@@ -125,7 +130,8 @@ def offer(presets: Path | None = None, **choices: Mapping[str, str]) -> None:
     for name, of_one in choices.items():
         if name not in NAMES:
             raise SettingsError(f"there is no public dict {name}{nearest(name, NAMES)}")
-        _offered[name] |= of_one
+        for key, choice in of_one.items():
+            _require_free(key, _offered[name].setdefault(key, choice), choice)
     if presets and presets not in preset_folders:
         preset_folders.append(presets)
 

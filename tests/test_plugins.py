@@ -39,13 +39,13 @@ def _without_what_a_plug_added(monkeypatch):
 @pytest.fixture
 def forget():
     """As a new process would be: nothing named, nothing added."""
-    dicts = (AGENTS, REGULARIZERS, METRICS)
-    before = [dict(getattr(d, "data", d)) for d in dicts]
+    dicts = (AGENTS.data, REGULARIZERS.data, METRICS)
+    before = [dict(d) for d in dicts]
 
     def forget():
         for now, then in zip(dicts, before, strict=True):
             now.clear()
-            getattr(now, "data", now).update(then)
+            now.update(then)
         plugins.loaded.clear()
         for name in ("td3", "altnet", "nuclear_norm", "mine"):
             sys.modules.pop(name, None)
@@ -381,6 +381,7 @@ def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_hal
 @pytest.fixture
 def package(tmp_path, module, monkeypatch):
     """Installs a package with this entry point and module in the temporary folder."""
+    plugins.installed()  # the zoo, whose index runs once in a process
     monkeypatch.setattr(plugins, "_offered", {name: dict(of_one) for name, of_one in plugins._offered.items()})
     monkeypatch.setattr(plugins, "preset_folders", [*plugins.preset_folders])
     info = tmp_path / "of_a_package-1.0.dist-info"
