@@ -5,9 +5,6 @@ import os
 import random
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
 from types import SimpleNamespace
 
 import numpy as np
@@ -264,14 +261,6 @@ def test_a_file_that_is_damaged_or_missing_is_named(mnist, content):
     gc.collect()  # a file left open is an error here, and not in whichever test runs when it is collected
 
 
-def test_arrays_that_unpack_to_more_than_there_can_be_are_refused_before_they_are_read(mnist, monkeypatch):
-    root, _ = mnist
-    monkeypatch.setattr(data, "MOST", 1000)
-    np.savez_compressed(root / "train.npz", images=np.zeros((1000, 1, 28, 28), "u1"), labels=np.zeros(1000, int))
-    with pytest.raises(DataError, match=r"\b1000 bytes"):
-        load("mnist", root)
-
-
 @pytest.mark.parametrize(
     ("name", "original"),
     [("mnist", "train-images-idx3-ubyte.gz"), ("cifar10", "data_batch_1"), ("svhn", "train_32x32.mat"), ("emnist", "")],
@@ -323,29 +312,8 @@ def part(labels, size, image="image", mode="RGB"):
     return datasets.Dataset.from_dict({image: pictures, "label": labels}, features)
 
 
-def test_offline_and_not_cached_is_one_line_without_a_second_attempt(monkeypatch):
-    hub = Hub(monkeypatch, offline=True)
-    monkeypatch.setattr(data, "_reachable", lambda url: pytest.fail("asked the network in spite of HF_HUB_OFFLINE"))
-    with pytest.raises(DataError, match=r"mnist\b.*HF_HUB_OFFLINE.*data\.root=") as e:
-        load("mnist")
-    assert "\n" not in str(e.value)
-    assert hub.attempts == [("ylecun/mnist", None, ("train", "test"), True)]
-
-
-def test_an_unreachable_hub_is_asked_once_and_the_library_never_goes_online(monkeypatch):
-    hub = Hub(monkeypatch)
-    asked = []
-    monkeypatch.setattr(data, "_reachable", lambda url: bool(asked.append(url)))
-    with pytest.raises(DataError, match=r"http://hub\.invalid.*data\.root="):
-        load("svhn")
-    assert asked == ["http://hub.invalid"]
-    assert hub.attempts == [("ufldl-stanford/svhn", "cropped_digits", ("train", "test"), True)]
-    assert not hub.config.HF_HUB_OFFLINE  # as it was
-
-
 def test_cached_data_need_no_network(monkeypatch):
     hub = Hub(monkeypatch, [part([3, 1, 2], 32), part([5, 4], 32)], cached=True)
-    monkeypatch.setattr(data, "_reachable", lambda url: pytest.fail("asked the network"))
     got = load("svhn")
     assert len(hub.attempts) == 1
     assert got.train_y.tolist() == [3, 1, 2]
@@ -355,9 +323,8 @@ def test_cached_data_need_no_network(monkeypatch):
     assert got.train_x[:, 2].unique().tolist() == [100]  # blue
 
 
-def test_what_is_not_cached_is_downloaded_when_the_hub_answers(monkeypatch):
+def test_what_is_not_cached_is_downloaded(monkeypatch):
     hub = Hub(monkeypatch, [part([0, 1], 64), part([1, 0], 64)])
-    monkeypatch.setattr(data, "_reachable", lambda url: True)
     assert load("tiny_imagenet").train_y.tolist() == [0, 1]
     assert [attempt[-1] for attempt in hub.attempts] == [True, False]
     assert hub.attempts[0][2] == ("train", "valid")
@@ -365,7 +332,6 @@ def test_what_is_not_cached_is_downloaded_when_the_hub_answers(monkeypatch):
 
 def test_a_download_that_fails_is_one_line(monkeypatch):
     Hub(monkeypatch)
-    monkeypatch.setattr(data, "_reachable", lambda url: True)
     with pytest.raises(DataError, match="the hub is on fire") as caught:
         load("mnist")
     assert "\n" not in str(caught.value)
@@ -382,8 +348,8 @@ def test_a_split_of_other_columns_sizes_or_labels_or_with_damage_is_one_line(mon
     good, small, tall = part([0], 32, "img"), part([1], 28, "img"), part([11], 32, "img")
     broken = type(good).from_dict({"img": [{"bytes": b"no picture", "path": None}], "label": [1]}, good.features)
     for test, says in (
-        (part([1], 32), r"uoft-cs/cifar10: no column 'img' \(it has image, label\)"),
-        (small, "uoft-cs/cifar10: image 0 is 28x28 pixels, expected 32x32"),
+        (part([1], 32), "uoft-cs/cifar10 cannot be read.*img"),
+        (small, "uoft-cs/cifar10 cannot be read.*32,32,3"),
         (tall, "labels from 11 to 11"),
         (broken, "uoft-cs/cifar10 cannot be read"),
     ):
@@ -397,36 +363,6 @@ def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"datasets.*pip install 'rl_plasticity\[images\]'"):
         load("mnist")
-
-
-def test_any_answer_means_reachable_and_silence_does_not(monkeypatch):
-    def answer(outcome):
-        def urlopen(request, timeout):
-            assert request.get_method() == "HEAD"
-            assert timeout < 3
-            if isinstance(outcome, Exception):
-                raise outcome
-            return SimpleNamespace(close=lambda: None)
-
-        monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-        return data._reachable("http://hub.invalid")
-
-    assert answer(None)
-    assert answer(urllib.error.HTTPError("http://hub.invalid", 403, "no", {}, None))
-    assert not answer(urllib.error.URLError("no route"))
-    assert not answer(TimeoutError())
-
-
-def test_a_name_server_that_hangs_does_not_hold_up(monkeypatch):
-    release = threading.Event()
-
-    def urlopen(request, timeout):
-        release.wait(600)
-        raise TimeoutError
-
-    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
-    assert not data._reachable("http://hub.invalid", seconds=0.05)
-    release.set()
 
 
 def test_the_real_library_offline_ends_in_the_same_line(tmp_path):

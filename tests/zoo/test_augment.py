@@ -123,16 +123,6 @@ def test_a_leading_runs_axis_changes_nothing():
     assert torch.equal(runs.view_as(flat), flat)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"hue": 0.6}, "hue.*0 to 0.5.*0.6"),
-        ({"contrast": -0.1}, "contrast.*0 to 1.0.*-0.1"),
-        ({"brightness": float("nan")}, "brightness.*0 to 1.0.*nan"),
-        ({"pad": -1}, "pad.*-1"),
-        ({"x": torch.zeros(1, 3, 4, 4, dtype=torch.uint8)}, r"float.*\[0, 1\].*torch.uint8"),
-    ],
-)
-def test_a_strength_out_of_range_and_bytes_are_one_line(settings, named):
-    with pytest.raises(ValueError, match=named):
-        augment(settings.pop("x", torch.rand(1, 3, 4, 4)), torch.Generator(), **settings)
+def test_bytes_are_refused():
+    with pytest.raises(ValueError, match=r"float.*\[0, 1\].*torch.uint8"):
+        augment(torch.zeros(1, 3, 4, 4, dtype=torch.uint8), torch.Generator())
