@@ -55,10 +55,6 @@ class Group:
         settings = self.settings.items()
         return [Group(n, {k.removeprefix(f"{n}."): v for k, v in settings if k.startswith(f"{n}.")}) for n in names]
 
-    def flat(self, prefix: str) -> dict[str, Any]:
-        """The choice and all settings by dotted name: ``reg.name``, ``reg.l2.coef``."""
-        return {f"{prefix}.name": self.name, **{f"{prefix}.{name}": value for name, value in self.settings.items()}}
-
 
 def members_of(choice: Any) -> list[str]:
     """The members of a list or a chain; none for a single choice."""
@@ -146,7 +142,7 @@ class RunSettings:
         values = {as_written_name(name): value for name, value in vars(self).items() if not isinstance(value, Group)}
         values = {name: value for name, value in values.items() if not (name in OPTIONAL and value is None)}
         for name, group in self.groups.items():
-            values |= group.flat(name)
+            values |= {f"{name}.name": group.name} | {f"{name}.{key}": value for key, value in group.settings.items()}
         return {name: [*value] if isinstance(value, Several) else value for name, value in values.items()}
 
 

@@ -47,24 +47,16 @@ class Kind(NamedTuple):
 
     def settings(self, choice: str, inner: Any = None) -> dict[str, Declared]:
         """The settings of a choice, with those of its inner choice: `inner`, or the default one."""
-        own = self._declared(self.home, choice) if choice in self.names else {}
+        own = _declared(self.home, choice) if choice in self.names else {}
         for one in self.common if choice != "none" else ():
-            own |= self._declared(one)
+            own |= _declared(one)
         name, home = self.inner
         if name in own:
             names = _names(home)
             own[name] = own[name]._replace(kinds=(tuple(names),))
             one = own[name].default if inner is None else inner
-            own |= self._declared(home, one) if one in names else {}
-        return own
-
-    def _declared(self, place: str, choice: str = "") -> dict[str, Declared]:
-        kept = _kept()
-        if kept is not None:
-            declared = kept[place][choice]
-        else:
-            declared = settings_of(imported(place)[choice] if choice else imported(place))
-        return {name: one for name, one in declared.items() if name not in self.given}
+            own |= _declared(home, one) if one in names else {}
+        return {name: declared for name, declared in own.items() if name not in self.given}
 
 
 KINDS: dict[str, Kind] = {
@@ -87,6 +79,14 @@ def _names(home: str) -> list[str]:
     """The names in a public dict."""
     kept = _kept()
     return [*(imported(home) if kept is None else kept.get(home, ()))]
+
+
+def _declared(place: str, choice: str = "") -> dict[str, Declared]:
+    """The settings of a choice in a public dict, or of a function."""
+    kept = _kept()
+    if kept is not None:
+        return dict(kept[place][choice])
+    return settings_of(imported(place)[choice] if choice else imported(place))
 
 
 def _kept() -> Kept | None:
