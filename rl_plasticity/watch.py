@@ -114,7 +114,8 @@ def pictures_per_second(trained: Trained, envs: Envs) -> float:
     """1 / (control time step * action repeat); a task that does not tell its time step tells its rate."""
     env = envs.vector.get_attr("unwrapped")[0]
     step = getattr(env, "dt", None)
-    return float(1 / step if step else env.metadata.get("render_fps", 30)) / trained.settings.env.action_repeat
+    rate = 1 / step if step else env.metadata.get("render_fps", 30)
+    return float(rate / trained.settings.env.action_repeat)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def test_bad_input_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     for arguments, names in (
         (["reset=redo", "reset.threshold=-1"], ["reset.threshold", "from 0 up", "-1"]),
         (["env=gym:Pendulum-v1", "agent.activation=crelu", "reset=redo"], ["ReDo", "no hidden activation"]),
-        (["env=gym:CartPole-v1"], ["continuous actions"]),
+        (["env=gym:CartPole-v1"], ["discrete actions", "agent=sac"]),
         (["env=gym:BipedalWalker-v3"], []),  # its engine is not installed
         (["resume=nowhere"], ["nowhere"]),
         (["reg.coef=1"], ["reg=none"]),

@@ -64,11 +64,9 @@ def load(kind: type[S], asked: Asked) -> S:
     if any(name.partition(".")[0] == "reset" for name in given):  # what acted once in the run is another intervention
         base = replace(base, reset_once_after_updates=None)
     settings = schema.load(kind, given, base)
-    if not steps:
-        raise SettingsError(f"{folder} has no checkpoint to branch from")
-    at = max(steps) if settings.at is None else settings.at
+    at = max(steps, default=None) if settings.at is None else settings.at
     if at not in steps:
-        raise SettingsError(f"at={at}: {folder} has checkpoints of {', '.join(map(str, steps))}")
+        raise SettingsError(f"at={at}: {folder} has checkpoints of {', '.join(map(str, steps)) or 'no step'}")
     if isinstance(settings, Train) and isinstance(parent, Train):
         _require_consistent(settings, parent, folder, at)
     if len(variants(settings)) > 1:

@@ -294,9 +294,7 @@ def _cannot(act: str) -> Iterator[None]:
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
-    """The differences between two sets of settings, without those that belong to the machine."""
-    before, after = (schema.without_machine(kind, settings) for settings in (saved, now))
-    if LENGTH in after and type(was := before.get(LENGTH)) is int and after[LENGTH] > was:  # it was extended
-        before[LENGTH] = after[LENGTH]
-    names = dict.fromkeys([*before, *after])
-    return [f"{n} is {after.get(n)!r}, was {before.get(n)!r}" for n in names if before.get(n) != after.get(n)]
+    """The differences between two sets of settings, without those that belong to the machine, and a greater length."""
+    was, are = (schema.without_machine(kind, settings) for settings in (saved, now))
+    different = [n for n in was | are if was.get(n) != are.get(n) and not (n == LENGTH and are[n] > was[n])]
+    return [f"{n} is {are.get(n)!r}, was {was.get(n)!r}" for n in different]

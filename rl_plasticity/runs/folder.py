@@ -70,9 +70,10 @@ class RunFolder(os.PathLike[str]):
         """
         with refused(f"read {self.config}"):
             text = self.config.read_text("utf-8", errors="replace")
-        with suppress(yaml.YAMLError, TypeError, ValueError):
+        try:
             return dict(yaml.load(text, yaml.CSafeLoader))
-        raise self._foreign()
+        except (yaml.YAMLError, TypeError, ValueError) as error:
+            raise SettingsError(f"{self.config} holds no settings") from error
 
     def write_settings(self, text: str) -> None:
         """Write ``config.yaml``, whole or not at all."""
@@ -89,10 +90,7 @@ class RunFolder(os.PathLike[str]):
         for kind, groups in GROUPS.items():
             if all(isinstance(settings.get(group), dict) and "name" in settings[group] for group in groups):
                 return kind
-        raise self._foreign()
-
-    def _foreign(self) -> SettingsError:
-        return SettingsError(f"{self.config} holds no settings of a run of this package")
+        raise SettingsError(f"{self.config} holds no settings of a run of this package")
 
     # --- the numbers ------------------------------------------------------------------------------------------------
 
@@ -185,10 +183,9 @@ class RunFolder(os.PathLike[str]):
         from rl_plasticity.plugins import module_of
 
         named, env = ({}, *self.starts)[-1].get("plugins"), self.settings.get("env")
-        modules = [*map(str, named)] if isinstance(named, list) else []
-        if isinstance(env, dict) and (module := module_of(str(env.get("name")))):
-            modules.append(module)
-        return [*dict.fromkeys(modules)]
+        of_env = module_of(str(env.get("name"))) if isinstance(env, dict) else ""
+        modules = [*map(str, named if isinstance(named, list) else []), of_env]
+        return [*dict.fromkeys(filter(None, modules))]
 
 
 def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:
@@ -210,10 +207,10 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
             raise no_folder(path)
         with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else runs_below(match))]
-        for run in runs:
-            (named if run == path else below)[run.resolve()] = RunFolder(run)
         if not runs:
             raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
+        for run in runs:
+            (named if run == path else below)[run.resolve()] = RunFolder(run)
     return list(named.values()), [folder for key, folder in below.items() if key not in named]
 
 

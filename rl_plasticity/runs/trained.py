@@ -40,12 +40,10 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     kind = AGENTS[s.agent.name]
     seeds = [derive(n, AGENT) for n in plan.seeds]
     is_discrete = spaces.num_actions is not None
-    if takes_discrete(kind) is not is_discrete:
-        others = [f"agent={name}" for name, other in AGENTS.items() if takes_discrete(other) is is_discrete]
-        has = f"{spaces.num_actions} discrete" if is_discrete else "continuous"
-        takes = "continuous" if is_discrete else "discrete"
+    if getattr(kind, "takes_discrete_actions", False) is not is_discrete:
+        needed, fitting = ("discrete", "dqn") if is_discrete else ("continuous", "sac")
         raise SettingsError(
-            f"agent={s.agent.name} takes {takes} actions, env={s.env.name} has {has} ones: choose {' or '.join(others)}"
+            f"env={s.env.name} has {needed} actions, agent={s.agent.name} takes others: try agent={fitting}"
         )
     sizes = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
     settings = dict(s.agent.settings)
@@ -55,11 +53,6 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     if s.precision == "bfloat16":
         read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
     return agent
-
-
-def takes_discrete(kind: Callable[..., Agent]) -> bool:
-    """Whether agents of this kind take discrete actions."""
-    return bool(getattr(kind, "takes_discrete_actions", False))
 
 
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:

@@ -233,29 +233,3 @@ def test_a_name_that_is_not_utf_8_is_written_as_escapes(tmp_path):
 def test_a_name_too_long_for_what_is_to_be_written_is_refused_before_the_work(tmp_path, name):
     with pytest.raises(SettingsError, match=r"File name too long"):
         require_new(tmp_path / name, ".csv")
-
-
-def test_a_folder_s_metrics_are_a_tidy_frame_with_a_column_for_each_setting_that_differs(tmp_path, monkeypatch):
-    pytest.importorskip("pandas")
-    rows = {
-        "reg.coef=1e-05 seed=0": curve([1.0, 2.0]),
-        "reg.coef=1e-05 seed=1": curve([3.0]) | curve([0.5], "critic/dormant"),
-        "reg.name=none seed=0": curve([4.0]),
-    }
-    frame = RunFolder(write_run(tmp_path / "a", [], rows)).frame()
-    assert [*frame.columns] == ["step", "metric", "value", "seed", "reg.coef", "reg.name"]
-    assert [*frame[["step", "metric", "value", "seed"]].itertuples(index=False, name=None)] == [
-        (1000, "eval/return", 1.0, 0),
-        (2000, "eval/return", 2.0, 0),
-        (1000, "eval/return", 3.0, 1),
-        (1000, "critic/dormant", 0.5, 1),
-        (1000, "eval/return", 4.0, 0),
-    ]
-    assert frame["reg.coef"].isna().tolist() == [False] * 4 + [True]
-    assert frame["reg.name"].tolist()[-1] == "none"
-    assert frame.groupby("reg.coef")["value"].max().to_dict() == {1e-5: 3.0}  # a number, not text
-    seeds = RunFolder(write_run(tmp_path / "b", [], {3: curve([1.0]), 4: curve([2.0])}))
-    assert [*seeds.frame().columns] == ["step", "metric", "value", "seed"]  # and no further one
-    assert seeds.frame()["seed"].tolist() == [3, 4]
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    refused(seeds.frame, "pip install pandas")
