@@ -209,13 +209,13 @@ def train(session: Session[Train], parts: Parts) -> bool:
             envs.begin_step(on_host(act, at.step))
             overlaps = s.overlap and buffer.size > 0
             if overlaps:  # while the environments step in other processes, or while a GPU is at the updates
-                updates.make_due(at.step + 1)
+                updates.after_step(at.step + 1)
             step = envs.end_step()
             buffer.add(act, step)
             observe_reward(agent, step)
             count_step(session, at, step)
             if not overlaps:
-                updates.make_due(at.step)
+                updates.after_step(at.step)
             for part in (probing, evaluations, session):
                 part.after_step()
     return at.step >= s.total_env_steps and not evaluations.was_cut_short

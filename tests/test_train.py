@@ -21,7 +21,7 @@ from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
-from rl_plasticity.training.acting import updates_due
+from rl_plasticity.training.acting import updates_of_step
 
 MEASURED = ["frobenius_norm", "mean_sigma1", "sigma_min", "condition_number", "stable_rank", "effective_rank"]
 MEASURED += ["distance", "moved", "dormant", "dead", "feature_srank", "feature_rank", "feature_norm"]
@@ -176,7 +176,7 @@ def test_updates_of_priming_count_for_resets(tmp_path):
 @pytest.mark.parametrize("ratio", [0, 0.25, 0.7, 1, 2, 16])
 def test_updates_keep_the_replay_ratio(ratio):
     s = schema.load(Train, [f"replay_ratio={ratio}", "random_env_steps=50"])
-    made = [updates_due(s, step) for step in range(40, 151)]
+    made = [updates_of_step(s, step) for step in range(40, 151)]
     assert sum(made) == round(ratio * 100)
     assert sum(made[:11]) == 0  # none before learning starts
     assert max(made) - min(made[11:]) <= 1

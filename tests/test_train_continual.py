@@ -15,7 +15,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained, task_of
-from rl_plasticity.training.acting import is_random, updates_due
+from rl_plasticity.training.acting import is_random, updates_of_step
 
 # Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.
 gym.register("ShortPendulum-v1", PendulumEnv, max_episode_steps=20)  # evaluations are most of these runs
@@ -147,7 +147,7 @@ def test_a_run_that_restarts_at_changes_begins_each_task_with_random_actions_and
     given = [*CHANGING, "on_change=restart", "replay_ratio=0.5"]
     s = schema.load(Train, once(given))
     assert [step for step in range(60) if is_random(s, step)] == [k + i for k in (0, 15, 30, 45) for i in range(5)]
-    due = [updates_due(s, step) for step in range(1, 61)]
+    due = [updates_of_step(s, step) for step in range(1, 61)]
     assert [sum(due[k : k + 5]) for k in (0, 15, 30, 45)] == [0, 0, 0, 0]
     assert [sum(due[k : k + 15]) for k in (0, 15, 30, 45)] == [5, 5, 5, 5]
     assert train.planned_updates(s) == sum(due)
@@ -174,7 +174,7 @@ def test_a_policy_meets_the_change_in_its_observations(tmp_path):
         ([*CHANGING[-5:], *PRIMED, "prime_after_env_steps=16"], ["prime_after_env_steps=16", "15 can be kept"]),
         ([*CHANGING[-5:], "on_change=restart", "random_env_steps=15"], ["random_env_steps=15", "every_env_steps=15"]),
         (["buffer_size=9", "prime_updates=5", "prime_after_env_steps=10"], ["9 can be kept"]),
-        (["env=gym:CartPole-v1", "env.changes=[reward_flip]", "env.switch_every_env_steps=9"], ["continuous actions"]),
+        (["env=gym:CartPole-v1", "env.changes=[reward_flip]", "env.switch_every_env_steps=9"], ["agent=sac takes"]),
         (["env.changes=[reward_flop]", "env.switch_every_env_steps=9"], ["'reward_flip'"]),
     ],
 )

@@ -115,9 +115,9 @@ class AgentUpdates(Updates[Any]):
         if self._actor_every > 1:
             self._updates_between = self.shares.updates(type(agent).update_critic, compiler)  # type: ignore[attr-defined]
 
-    def make_due(self, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Make the updates that are due after this env step."""
-        self._make(updates_due(self.s, step))
+        self._make(updates_of_step(self.s, step))
 
     def _make(self, number: int, is_logged: bool = True) -> Mapping[str, Tensor]:
         """Make this number of updates; return the metrics of the last one."""
@@ -334,7 +334,7 @@ def is_random(s: Train, step: int) -> bool:
     return step % (restart_every(s) or step + 1) < s.random_env_steps
 
 
-def updates_due(s: Train, step: int) -> int:
+def updates_of_step(s: Train, step: int) -> int:
     """Number of updates after this env step, for ``replay_ratio`` updates per env step of learning."""
     return updates_by(s, step) - updates_by(s, step - 1)
 
