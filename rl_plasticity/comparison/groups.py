@@ -132,22 +132,14 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
     methods = [method(s) for s in settings]
     with_method = len({*methods}) > 1 or {*differ} <= {"at"}
     lasts = [_last(name) for name in differ]
+    keys = {name: last if lasts.count(last) == 1 else name for name, last in zip(differ, lasts, strict=True)}
     made = []
     for s, (reg, reset), preset in zip(settings, methods, presets or [""] * len(settings), strict=True):
         own = usual.get(preset, {})
         parts = [preset] if preset in papers else []
         if with_method and not (parts and method(own) == (reg, reset)):
             parts.append(reg if reset == "none" else f"{reg} + {reset}")
-        for name in differ:
-            if name not in s or (name in own and _canonical(own[name]) == _canonical(s[name])):
-                continue
-            choice = "reset" if name == ONCE else name.partition(".")[0]
-            if choice in KINDS and not name.endswith(".name"):
-                peers = [o.get(name) for o in settings if o.get(f"{choice}.name") == s.get(f"{choice}.name")]
-                if len({_canonical(v) for v in peers}) == 1:
-                    continue
-            key = _last(name) if lasts.count(_last(name)) == 1 else name
-            parts.append(f"{key}={short(s[name])}")
+        parts += [f"{key}={short(s[name])}" for name, key in keys.items() if _tells(name, s, own, settings)]
         made.append(" ".join(parts))
     again = [made[:i].count(label) + 1 for i, label in enumerate(made)]  # a number and its text look alike
     return [label if n == 1 else f"{label} ({n})" for label, n in zip(made, again, strict=True)]
@@ -177,6 +169,17 @@ def is_number(value: Any) -> bool:
 
 
 # ------------------------------------------------------------------------------------------------------------------
+
+
+def _tells(name: str, s: Settings, own: Settings, settings: Sequence[Settings]) -> bool:
+    """Whether a label names this setting: not where the preset says it, or all groups of the same choice have it."""
+    if name not in s or (name in own and _canonical(own[name]) == _canonical(s[name])):
+        return False
+    choice = "reset" if name == ONCE else name.partition(".")[0]
+    if choice not in KINDS or name.endswith(".name"):
+        return True
+    peers = [o.get(name) for o in settings if o.get(f"{choice}.name") == s.get(f"{choice}.name")]
+    return len({_canonical(value) for value in peers}) > 1
 
 
 def _strata(runs: Sequence[Run], mix: Sequence[str]) -> list[str]:
