@@ -154,7 +154,7 @@ def test_the_page_of_what_stays_names_exactly_the_public_names_and_what_else_is_
 def test_every_claim_of_the_security_page_names_a_test_that_there_is():
     page = (ROOT / "docs" / "security.md").read_text()
     rows = [row for row in re.findall(r"^\|(.+)\|$", page, re.MULTILINE) if "---" not in row and "its test" not in row]
-    assert len(rows) > 20
+    assert len(rows) > 15
     for row in rows:
         ((file, test),) = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", row.rpartition("|")[2])
         assert re.search(rf"^def {test}\(", (ROOT / file).read_text(), re.MULTILINE), row
