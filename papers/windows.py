@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity import REGULARIZERS, Regularizer, make_regularizer
-from rl_plasticity.errors import SettingsError
-from rl_plasticity.regularizers.base import Rates, RunSlice
+from rl_plasticity import REGULARIZERS, Regularizer, SettingsError, make_regularizer
 from rl_plasticity.settings import Setting, checked
 
 # As Liu et al. (2021) have them, and which setting their lambda is.
@@ -48,7 +46,7 @@ class Window(Regularizer):
         self.uses_lr, self.from_update, self.until_update = self.inner.uses_lr, from_update, until_update
         self._acts_every(1)
 
-    def made_of(self) -> Sequence[tuple[Regularizer, RunSlice]]:
+    def made_of(self) -> Sequence[tuple[Regularizer, Any]]:
         return [(self.inner, ...)]
 
     def _inside(self) -> Tensor:
@@ -61,7 +59,7 @@ class Window(Regularizer):
         return torch.where(self._inside(), penalty, torch.zeros_like(penalty))
 
     @torch.no_grad()
-    def project_(self, net: nn.Module, lr: Rates | None = None) -> Mapping[str, Tensor] | None:
+    def project_(self, net: nn.Module, lr: Any = None) -> Mapping[str, Tensor] | None:
         inside = self._inside()
         before = {name: p.detach().clone() for name, p in net.named_parameters()} if self.inner.projects else {}
         masks = super().project_(net, lr)
