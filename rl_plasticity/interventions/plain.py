@@ -13,6 +13,7 @@ from rl_plasticity.learning.attached import attached_to
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.regularizers import Regularizer
+from rl_plasticity.structure.calling import Sharing
 from rl_plasticity.structure.layer import runs_of, unwrapped
 
 
@@ -136,7 +137,8 @@ def reinitialized(net: nn.Module, names: set[str] | None = None) -> nn.Module:
     if runs_of(net):
         raise SettingsError("the runs of a stacked network start from seeds: pass make=, which returns a new one")
     try:
-        copied = copy.deepcopy(net)
+        with Sharing():
+            copied = copy.deepcopy(net)
         for parameter in copied.parameters():
             if parameter.requires_grad:
                 parameter.fill_(math.nan)  # parameters that are still NaN afterwards were not reset

@@ -59,7 +59,7 @@ def with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(values)(with_tensors(one, change) for one in values) if type(values) in (list, tuple) else values
 
 
-class _Sharing(TorchFunctionMode):
+class Sharing(TorchFunctionMode):
     """What was computed with gradients, which torch refuses to copy, is its own copy."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -82,7 +82,7 @@ def shadow(net: nn.Module) -> nn.Module:
     owners = [getattr(hook, "__self__", None) for hook in hooks]
     shared: list[Any] = [*net.parameters(), *(owner for owner in owners if owner not in modules)]
     try:
-        with _Sharing():
+        with Sharing():
             return copy.deepcopy(net, {id(one): one for one in shared})
     except Exception as error:  # a module's own copying may raise anything
         raise ValueError(f"{type(net).__name__} must be copied for a call, and cannot be: {reason(error)}") from error
