@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO, Any
 
-import imageio_ffmpeg
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -36,6 +35,10 @@ def watch(folder: RunFolder, w: Watch) -> Path:
     Returns:
         The video's path.
     """
+    try:
+        import imageio_ffmpeg
+    except ImportError as error:
+        raise SettingsError('videos need ffmpeg: pip install "rl_plasticity[video]"') from error
     trained = Trained.of(folder, w.device, w.checkpoint)
     run = trained.one_run(w.seed, w.run)
     name = trained.plan.names[run]
