@@ -6,12 +6,11 @@ WHAT is one of these. All that is compared takes turns in one process, and a rat
 - peers: Stable-Baselines3's and SBX's soft actor-critic beside ours (``pip install .[bench]``; SBX knows no threads,
   so use ``taskset -c 0``).
 - dqn: DQN's updates beside Stable-Baselines3's, plain torch's and the floor, for the sizes of MinAtar and CartPole.
-- agents: the agents of papers' presets at their own sizes, and SBX's where ``--with-sbx`` is given.
+- agents: the agents of papers' presets at their own sizes.
 - regularizers: what each adds to a compiled update. ``attached``: what each adds to a step of a loop in plain torch.
 - supervised: an epoch of the command beside one of a loop in plain torch.
 - measuring: what measurements and lines of the log cost beside updates.
 - processes: runs in one process beside processes of one run each, at rest and beside ``--neighbours`` busy processes.
-- memory: bytes of a transition, and the peak of a training's memory.
 
 Printed are rates of run-updates (one update of one run), and ratios with their quartiles. With one thread the clock is
 the process's CPU time, which other processes disturb less; with more, the wall's.
@@ -23,7 +22,6 @@ import io
 import itertools
 import math
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -172,21 +170,13 @@ def of_peers(o: Options) -> None:
         report(size, timed, [name for name in timed if name.startswith("ours")], o)
 
 
-def peer(
-    library: str,
-    obs_dim: int,
-    act_dim: int,
-    policy: dict[str, Any],
-    kind: str = "SAC",
-    number: int = GROUP,
-    **settings: Any,
-) -> Timed:
+def peer(library: str, obs_dim: int, act_dim: int, policy: dict[str, Any]) -> Timed:
     """Updates of another library's agent by its own ``train``, from its own filled buffer."""
     import gymnasium as gym
 
     boxes = gym.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32), gym.spaces.Box(-1, 1, (act_dim,), np.float32)
-    model = filled_peer(getattr(__import__(library), kind), *boxes, policy, batch_size=BATCH, **settings)
-    return Timed(partial(model.train, number, BATCH), number)
+    model = filled_peer(__import__(library).SAC, *boxes, policy, batch_size=BATCH)
+    return Timed(partial(model.train, GROUP, BATCH), GROUP)
 
 
 def filled_peer(kind: Any, obs_space: Any, act_space: Any, policy: dict[str, Any], **settings: Any) -> Any:
@@ -308,18 +298,6 @@ def of_agents(o: Options) -> None:
         between = compiled(agent.update_critic) if every > 1 else whole
         in_turn = itertools.cycle([between] * (every - 1) + [whole])
         timed[name] = updates(agent, lambda *x, turn=in_turn: next(turn)(*x), buffer, size, number)
-    policy: dict[str, Any] = {"net_arch": [256, 256], "n_critics": 2}
-    theirs: dict[str, dict[str, Any]] = {
-        "sr_sac": {"policy": policy},
-        "droq": {"policy": policy | {"dropout_rate": 0.01, "layer_norm": True}, "policy_delay": 20},
-        "xqc": {
-            "policy": policy | {"net_arch": {"pi": [256] * 4, "qf": [512] * 4}},
-            "policy_delay": 3,
-            "kind": "CrossQ",
-        },
-    }
-    for name, settings in theirs.items() if o.with_sbx else ():
-        timed[f"SBX, as {name}"] = peer("sbx", *SIZES["cheetah-run"], number=number, **settings)
     report("cheetah-run", timed, o.presets[:1], o)
 
 
@@ -445,21 +423,6 @@ def of_measuring(o: Options) -> None:
     report("cheetah-run", timed | {"log": Timed(log, 1), "measurement": Timed(measure, 1)}, ["update"], o)
 
 
-def of_memory(o: Options) -> None:
-    for size, (obs_dim, act_dim) in SIZES.items():
-        buffer = ReplayBuffer(1, 100_000, obs_dim, act_dim)
-        held = sum(x.nbytes for x in (buffer.obs, buffer.act, buffer.reward, buffer.end, buffer.last_obs))
-        each, apart = held / (buffer.capacity + 1) + 4 * obs_dim / 1000, 4 * (2 * obs_dim + act_dim + 2)
-        print(f"{size:<14} {each:>7.1f} bytes a transition, obs and next_obs apart {apart}: {each / apart:.2f}")
-    for compile_ in ("false", "true"):
-        with tempfile.TemporaryDirectory() as folder:
-            settings = ["env=cheetah-run", f"seeds={o.runs[-1]}", "random_env_steps=1000", "total_env_steps=1010"]
-            settings += ["device=cpu", "threads=1", f"compile={compile_}", "eval_episodes=1", f"out={folder}/run"]
-            subprocess.run([sys.executable, "-m", "rl_plasticity.train", *settings], check=True, capture_output=True)
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024  # the largest so far
-        print(f"compile={compile_}: {o.runs[-1]} runs, 1 010 env steps: {peak:.0f} MB", flush=True)
-
-
 # --- processes --------------------------------------------------------------------------------------------------------
 
 SECONDS = 3.0
@@ -537,7 +500,6 @@ def of_processes(o: Options) -> None:
 WHAT = {
     "updates": of_updates, "peers": of_peers, "dqn": of_dqn, "agents": of_agents, "regularizers": of_regularizers,
     "attached": of_attached, "supervised": of_supervised, "measuring": of_measuring, "processes": of_processes,
-    "memory": of_memory,
 }  # fmt: skip
 
 
@@ -556,7 +518,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--presets", type=listed(), default=["paper", "simba_v2", "xqc", "flash_sac", "bro", "redq"])
     parser.add_argument("--neighbours", type=listed(int), default=[0], help="numbers of busy processes, as 0,1,4")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--with-sbx", action="store_true")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")  # what a method leaves alone
