@@ -1,6 +1,8 @@
 """Labelled images as tensors: from scikit-learn, from the Hugging Face Hub, or from npz files."""
 
 import importlib
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -268,7 +270,7 @@ def _from_npz(path: Path) -> Part:
 
 
 def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
-    """Read from the Hub's cache, else download."""
+    """Read from the Hub's cache, else download. Without a connection it raises at once."""
     advice = f"use data.root=FOLDER: {WRITE}"
     if not known.repository:
         raise DataError(f"{name} is not downloaded: {advice}")
@@ -280,11 +282,24 @@ def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
         with _offline(datasets.config, hub.constants):
             train, test = fetch()
     except (OSError, ValueError):  # not cached
+        if not _answers(address := hub.constants.ENDPOINT):
+            raise DataError(f"{name} is not cached, and {address} cannot be reached: {advice}") from None
         try:
             train, test = fetch()
         except Exception as error:  # the library's, the connection's and the disk's errors alike
             raise DataError(f"{name} cannot be downloaded ({reason(error)}): {advice}") from error
     return _decoded(train, known), _decoded(test, known)
+
+
+def _answers(address: str) -> bool:
+    """Whether a server answers, with whatever status: without one the Hub's library retries for half a minute."""
+    try:
+        urllib.request.urlopen(address, timeout=2).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _decoded(table: Any, known: "Published") -> Part:

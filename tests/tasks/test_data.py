@@ -288,6 +288,7 @@ class Hub:
         self.attempts, self.parts, self.cached = [], parts, cached
         self.config = SimpleNamespace(HF_HUB_OFFLINE=offline)
         self.constants = SimpleNamespace(HF_HUB_OFFLINE=offline, ENDPOINT="http://hub.invalid")
+        monkeypatch.setattr("rl_plasticity.tasks.data._answers", "http://hub.invalid".__eq__)
         monkeypatch.setitem(sys.modules, "datasets", self)
         monkeypatch.setitem(sys.modules, "huggingface_hub", self)
 
@@ -370,5 +371,6 @@ def test_the_real_library_offline_ends_in_the_same_line(tmp_path):
     code = "from rl_plasticity.tasks import load\ntry: load('mnist')\nexcept ValueError as error: print(error)"
     env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.startswith("mnist "), done.stderr
+    assert done.stdout.startswith("mnist is not cached, and http://127.0.0.1:9 cannot be reached: "), done.stderr
     assert done.stdout.count("\n") == 1
+    assert "Retrying" not in done.stderr
