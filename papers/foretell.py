@@ -25,7 +25,6 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,7 +62,7 @@ class Seen(NamedTuple):
 def runs_below(folder: Path) -> list[Run]:
     """All finished runs below a folder."""
     runs = []
-    for one in chain.from_iterable(find([folder])):
+    for one in find([folder]):
         with suppress(SettingsError):  # a run without numbers yet
             runs += [run for run in read(one) if run.kind == "train"]
     ends = [run.curves["eval/return"].steps[-1] if "eval/return" in run.curves else 0 for run in runs]

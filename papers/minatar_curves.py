@@ -83,8 +83,7 @@ def of_runs(published: Lines, folder: Path) -> Lines:
     Raises:
         SettingsError: there is no such folder, a run cannot be read, or none is of a published game.
     """
-    named, below = find([folder])
-    runs = [run for one in (*named, *below) for run in read(one) if "train/return" in run.curves]
+    runs = [run for one in find([folder]) for run in read(one) if "train/return" in run.curves]
     lines = []
     for run in runs:
         env = run.settings["env.name"]

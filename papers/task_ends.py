@@ -8,7 +8,6 @@ intervention), and the one at the task's end.
 import argparse
 import csv
 import sys
-from itertools import chain
 from pathlib import Path
 
 from rl_plasticity import SettingsError
@@ -25,8 +24,7 @@ def lines(folder: Path) -> list[tuple[str, str, int, int, float, float]]:
     Raises:
         SettingsError: a run cannot be read, or no run has changing tasks.
     """
-    folders = chain.from_iterable(find([folder]))
-    runs = [run for one in folders for run in read(one) if "task/return" in run.curves and run.kind == "train"]
+    runs = [run for one in find([folder]) for run in read(one) if "task/return" in run.curves and run.kind == "train"]
     if not runs:
         raise SettingsError(f"no run of train below {folder} has tasks that change")
     label = {id(run): g.label for g in group(runs) for members in g.tasks.values() for run in members}

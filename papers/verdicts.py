@@ -13,7 +13,6 @@ import csv
 import math
 import sys
 from collections import Counter, defaultdict
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +37,7 @@ def lines(folder: Path) -> list[tuple[str, ...]]:
     Raises:
         SettingsError: a run cannot be read, or none below the folder was diagnosed.
     """
-    runs = [run for one in chain.from_iterable(find([folder])) for run in read(one) if _diagnoses(run)]
+    runs = [run for one in find([folder]) for run in read(one) if _diagnoses(run)]
     if not runs:
         raise SettingsError(f"no run below {folder} was diagnosed; diagnose writes diagnosis.json")
     found = []

@@ -93,7 +93,7 @@ def compare(
         raise SettingsError(f"target must be a number, got {target}")
     if better not in (None, "higher", "lower"):
         raise SettingsError(f"better must be higher or lower, got {better!r}")
-    named, below = find(places)
+    folders = find(places)
     place = expanded(out).resolve() if out is not None else None
     if place:
         _require_replaceable(place)
@@ -102,11 +102,11 @@ def compare(
     from rl_plasticity.comparison.table import summarize
 
     warnings: list[str] = []
-    runs = [run for folder in named for run in read(folder)]
-    for folder in below:
+    runs = []
+    for folder in folders:
         try:
             runs += read(folder)
-        except SettingsError as error:  # a broken run of a sweep must not prevent the comparison of the others
+        except SettingsError as error:  # a broken run must not prevent the comparison of the others
             warnings.append(f"left out: {error}")
     if not runs:
         raise SettingsError(warnings[0] if warnings else f"no run in {places[:1]} has written a number yet")
@@ -133,7 +133,7 @@ def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: S
     from rl_plasticity.comparison.groups import differing, group
     from rl_plasticity.comparison.loading import read
 
-    groups = group([run for folders in find(places) for folder in folders for run in read(folder)], mix, leave_out)
+    groups = group([run for folder in find(places) for run in read(folder)], mix, leave_out)
     settings = differing([g.settings for g in groups])
     rows = [
         (g.label, task, run.seed, *(g.settings.get(name) for name in settings), metric, step, value)

@@ -35,9 +35,9 @@ def command(arguments: Sequence[str]) -> None:
     """Print the table, repeatedly if asked to."""
     places, every = parse(arguments)
     while True:
-        named, below = find(places)
+        found = [read(folder) for folder in find(places)]
         clear = "\033[H\033[2J" if every and sys.stdout.isatty() else ""
-        print(clear + "\n".join(table([read(folder) for folder in [*named, *below]], time.time())), flush=True)
+        print(clear + "\n".join(table(found, time.time())), flush=True)
         if every is None:
             return
         time.sleep(every)

@@ -113,19 +113,11 @@ def build(s: Train, plan: Plan) -> Parts:
         require_applicable(agent, plan.interventions, inputs)
     sizes = spaces.obs_dim, spaces.act_dim
     buffer = ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
-    _warn_of_changes(s)
+    every = s.env.switch_every_env_steps
+    if every and not task_of(s, s.total_env_steps):
+        print(f"no change will come: env.switch_every_env_steps={every}, and {length(s, None)[1]}", file=sys.stderr)
     warn_of_what_never_comes(plan, planned_updates(s), task_of(s, s.total_env_steps) + 1)
     return Parts(agent, eval_envs, buffer)
-
-
-def _warn_of_changes(s: Train) -> None:
-    """Print a line for each setting about changes that come to nothing, because no task changes."""
-    if not task_of(s, s.total_env_steps):
-        if every := s.env.switch_every_env_steps:
-            what = f"env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}"
-            print(f"no change will come: {what}", file=sys.stderr)
-        if s.on_change != "keep":
-            print(f"on_change={s.on_change} does nothing: no task changes", file=sys.stderr)
 
 
 def _require_consistent(s: Train) -> None:

@@ -203,7 +203,6 @@ FLIPPING = ["env.changes=[reward_flip]", "env.switch_every_env_steps=25"]
         ([*FLIPPING, "reset=periodic", "reset.every_tasks=1"], ""),  # though none by updates
         ([*FLIPPING, "reset=redo", "reset.every_tasks=3", "reset.every_updates=10"], ""),
         (["reset=periodic", "reset.every_tasks=1"], "reset.every_updates=2560000"),
-        (["on_change=clear"], "on_change=clear"),
         ([*FLIPPING, "env.switch_every_env_steps=60"], "env.switch_every_env_steps=60"),
         ([*FLIPPING, "env.switch_every_env_steps=59", "on_change=clear"], ""),
     ],

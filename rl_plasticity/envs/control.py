@@ -188,21 +188,14 @@ def check_name(name: str) -> None:
     Raises:
         SettingsError: no such task (the message has the nearest names), or the module cannot be imported.
     """
-    if name.startswith("minatar:"):
-        known, prefix, task = [*GAMES], "minatar:", name.removeprefix("minatar:")
-    elif name.startswith("gym:"):
-        module, colon, task = name.removeprefix("gym:").rpartition(":")
-        if colon:
-            plugins.load_one(module, f"env {name!r}")
-        known, prefix = sorted(gym.registry), f"gym:{module}{colon}"
-    else:
-        known, prefix, task = task_names(), "", name
-    if task in known:
-        return
-    close = [prefix + n for n in difflib.get_close_matches(task, known, n=3, cutoff=0.3) or known[:3]]
-    elsewhere = [f"minatar:{name}"] * (name in GAMES) + [f"gym:{name}"] * (":" in name or name in gym.registry)
-    nearest = ", ".join(close if prefix else elsewhere or close)
-    raise SettingsError(f"unknown env {name!r}; nearest: {nearest} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
+    prefix = "gym:"
+    if module := plugins.module_of(name):
+        plugins.load_one(module, f"env {name!r}")
+        prefix = f"gym:{module}:"
+    others = [*(f"minatar:{game}" for game in GAMES), *(prefix + task for task in gym.registry)]
+    if name not in others and name not in (known := [*task_names(), *others]):
+        nearest = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.3))
+        raise SettingsError(f"unknown env {name!r}; nearest: {nearest} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
 
 
 def make_env(

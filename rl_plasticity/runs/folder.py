@@ -188,16 +188,15 @@ class RunFolder(os.PathLike[str]):
         return [*dict.fromkeys(filter(None, modules))]
 
 
-def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], list[RunFolder]]:
-    """The runs' folders in `places`: those that are named, and those found below a folder or by a glob.
+def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
+    """The runs' folders that `places` name, and those below a named folder or a glob; hidden ones are not searched.
 
-    Each is listed once. Hidden folders are not searched.
+    Each is listed once.
 
     Raises:
         SettingsError: a place does not exist, or holds no run.
     """
-    named: dict[Path, RunFolder] = {}
-    below: dict[Path, RunFolder] = {}
+    found: dict[Path, RunFolder] = {}
     for place in places:
         if not os.fspath(place):
             raise SettingsError("a folder's name is empty")
@@ -210,8 +209,8 @@ def find(places: Iterable[str | os.PathLike[str]]) -> tuple[list[RunFolder], lis
         if not runs:
             raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
         for run in runs:
-            (named if run == path else below)[run.resolve()] = RunFolder(run)
-    return list(named.values()), [folder for key, folder in below.items() if key not in named]
+            found.setdefault(run.resolve(), RunFolder(run))
+    return [*found.values()]
 
 
 def no_folder(folder: Path) -> SettingsError:

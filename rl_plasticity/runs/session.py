@@ -49,7 +49,7 @@ class StopSignal:
             heeded = [signal.SIGINT, signal.SIGTERM]
             if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
                 heeded.append(signal.SIGHUP)
-            self._before = {n: signal.signal(n, self._handle) for n in heeded}
+            self._before = {n: signal.signal(n, self.handle) for n in heeded}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,7 +61,8 @@ class StopSignal:
         if self.received:
             raise Interrupted
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Remember the signal."""
         self.received = number
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)

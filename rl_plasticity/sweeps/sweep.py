@@ -8,7 +8,6 @@ the same command continues a sweep that was stopped.
 
 import itertools
 import os
-import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
+from rl_plasticity.runs.session import StopSignal
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
 from rl_plasticity.sweeps.launchers import Launcher
@@ -72,8 +72,8 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     jobs = [Job(command.name, run.arguments, run.folder, *same) for run in todo]
     where = os.path.relpath(folder)
     print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {where}", flush=True)
-    stop = _Stop(folder / "stop")
-    launcher.launch(jobs)
+    with _Stop(folder / "stop") as stop:
+        launcher.launch(jobs)
     outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
     return report(everything, outcomes, stop.received)
 
@@ -118,26 +118,17 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
     return 128 + signalled if signalled else int(words["failed"] + words["stopped"] > 0)
 
 
-class _Stop:
-    """Tells the runs to save and end at the first SIGINT, SIGTERM or SIGHUP; a second one kills as usual.
-
-    A second SIGHUP does not kill, because the shell and the system may both send one when the terminal is closed.
-    """
+class _Stop(StopSignal):
+    """Tells the runs to save and end at the first signal."""
 
     def __init__(self, file: Path) -> None:
+        super().__init__()
         self.file = file
-        self.received = 0
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-                signal.signal(number, self._handle)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        super().handle(number, frame)
         with suppress(OSError):
             self.file.touch()
-        for each in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(each) == self._handle:
-                signal.signal(each, signal.SIG_DFL)
         print("stopping: each run saves where it is (once more: at once)", file=sys.stderr, flush=True)
 
 

@@ -267,9 +267,9 @@ def test_a_table_for_a_paper_is_all_that_is_printed(tmp_path, sweep, form, begin
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_broken_run_named_stops_and_one_of_a_sweep_is_left_out_with_a_word(tmp_path, sweep):
+def test_a_broken_run_is_left_out_with_a_word_and_refused_where_there_is_no_other(tmp_path, sweep):
     (sweep / "0" / "metrics.csv").write_text("nonsense\n")
-    status, _, err = call(sweep / "0", sweep / "1", f"out={tmp_path / 'out'}")
+    status, _, err = call(sweep / "0", f"out={tmp_path / 'out'}")
     assert status == 2
     assert "metrics.csv" in err
     for kept in range(2, 5):

@@ -132,8 +132,7 @@ def test_other_errors_are_not_swallowed():
         ("", "''.*gym:NAME"),
         ("cheeta-run", "'cheeta-run'.*cheetah-run"),
         ("gym:Pendulm-v1", "gym:Pendulum-v1"),
-        ("reaching:Reach-v0", "gym:reaching:Reach-v0"),
-        ("Pendulum-v1", "nearest: gym:Pendulum-v1 "),
+        ("Pendulum-v1", "nearest: gym:Pendulum-v1"),
         ("gym:Blackjak-v1", "gym:Blackjack-v1"),
     ],
 )

@@ -199,5 +199,5 @@ def test_a_picture_of_a_game_has_40_pixels_a_cell(game):
 def test_a_misspelt_game_is_told_the_nearest_ones():
     with pytest.raises(SettingsError, match=r"unknown env 'minatar:breakuot'; nearest: minatar:breakout"):
         make_env("minatar:breakuot", 0)
-    with pytest.raises(SettingsError, match=r"nearest: minatar:breakout "):
+    with pytest.raises(SettingsError, match=r"nearest: minatar:breakout"):
         make_env("breakout", 0)
