@@ -2,23 +2,19 @@
 
 from foreign.adapters import ADAPTERS
 from foreign.agents import AGENTS
-from foreign.attention import ATTENTION
 from foreign.expected import Expected
-from foreign.first import FIRST
 from foreign.graphs import GRAPHS
 from foreign.language import LANGUAGE
 from foreign.oddities import ODDITIES
-from foreign.recurrent import RECURRENT
+from foreign.sequences import SEQUENCES
 from foreign.vision import VISION
 
 FAMILIES: dict[str, dict[str, Expected]] = {
-    "First": FIRST,
+    "Sequences": SEQUENCES,
     "Vision": VISION,
     "Graphs": GRAPHS,
     "Language": LANGUAGE,
     "Adapters": ADAPTERS,
-    "Recurrent": RECURRENT,
-    "Attention": ATTENTION,
     "Agents": AGENTS,
     "Oddities": ODDITIES,
 }

@@ -61,34 +61,6 @@ def ia3(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(net.down(F.relu(net.up(x)) * net.l_ff))
 
 
-def prefix_tuning(net: nn.Module, x: Tensor) -> Tensor:
-    """Trained keys and values in front of those of a frozen layer."""
-    k = torch.cat([net.prefix_k.expand(x.shape[0], -1, -1), net.k(x)], 1)
-    v = torch.cat([net.prefix_v.expand(x.shape[0], -1, -1), net.v(x)], 1)
-    return net.out((net.q(x) @ k.transpose(-1, -2)).softmax(-1) @ v)
-
-
-def prompt_tuning(net: nn.Module, tokens: Tensor) -> Tensor:
-    """Trained tokens in front of embedded ones; a frozen encoder; a trained head."""
-    x = net.embedding(tokens)
-    x = torch.cat([net.prompt.unsqueeze(0).expand(x.shape[0], -1, -1), x], 1)
-    return net.head((x @ x.transpose(-1, -2)).softmax(-1).matmul(F.gelu(net.mix(x))).mean(1))
-
-
-def houlsby(net: nn.Module, x: Tensor) -> Tensor:
-    """Bottlenecks with an activation, added to what frozen layers make."""
-    h = net.fc1(x)
-    h = torch.relu(h + net.up1(net.act(net.down1(h))))
-    h = net.fc2(h)
-    return net.head(h + net.up2(torch.tanh(net.down2(h))))
-
-
-def vera(net: nn.Module, x: Tensor) -> Tensor:
-    """Frozen random factors that all layers share, and trained vectors between them."""
-    x = torch.relu(net.fc1(x) + F.linear(F.linear(x, net.a) * net.d1, net.b) * net.b1)
-    return net.head(torch.relu(net.fc2(x) + F.linear(F.linear(x, net.a) * net.d2, net.b) * net.b2))
-
-
 def side_tuning(net: nn.Module, x: Tensor) -> Tensor:
     """A frozen network and a small trained one, blended by a learned share."""
     share = net.alpha.sigmoid()
@@ -127,28 +99,11 @@ ADAPTERS = {
             up=frozen(nn.Linear(8, 8)), down=frozen(nn.Linear(8, 8)), head=frozen(nn.Linear(8, 8)), l_k=ones(8),
             l_v=ones(8), l_ff=ones(8)),
         row(2, 4, 8), gains=("l_*",)),
-    "prefix_tuning": Expected(
-        lambda: made_of(prefix_tuning, q=frozen(nn.Linear(8, 8)), k=frozen(nn.Linear(8, 8)), v=frozen(nn.Linear(8, 8)),
-            out=frozen(nn.Linear(8, 8)), prefix_k=bare(1, 3, 8, size=0.3), prefix_v=bare(1, 3, 8, size=0.3)),
-        row(2, 4, 8), heads=("out",), tables=("prefix_*",)),
-    "prompt_tuning": Expected(
-        lambda: made_of(prompt_tuning, embedding=frozen(nn.Embedding(20, 8)), prompt=bare(3, 8, size=0.3),
-            mix=frozen(nn.Linear(8, 8)), head=nn.Linear(8, 3)),
-        ids, tables=("prompt",)),
-    "houlsby": Expected(
-        lambda: made_of(houlsby, fc1=frozen(nn.Linear(5, 8)), fc2=frozen(nn.Linear(8, 8)), down1=nn.Linear(8, 2),
-            up1=nn.Linear(2, 8), down2=nn.Linear(8, 2), up2=nn.Linear(2, 8), act=nn.ReLU(), head=nn.Linear(8, 3)),
-        OBS, units=2),
     "bottleneck": Expected(  # A trained layer beside two narrow ones: no adapter, for nothing is frozen.
         lambda: made_of(lambda net, x: net.head(torch.relu(net.wide(x) + net.up(net.down(x)))), wide=nn.Linear(5, 8),
             down=nn.Linear(5, 2), up=nn.Linear(2, 8), head=nn.Linear(8, 3)),
         OBS),
     "bitfit": Expected(bit_fit, OBS, heads=("4",)),
-    "vera": Expected(
-        lambda: made_of(vera, fc1=frozen(nn.Linear(6, 6)), fc2=frozen(nn.Linear(6, 6)), a=torch.randn(2, 6),
-            b=torch.randn(6, 2), d1=nn.Parameter(torch.full((2,), 0.1)), d2=nn.Parameter(torch.full((2,), 0.1)),
-            b1=zeros(6), b2=zeros(6), head=nn.Linear(6, 3)),
-        row(4, 6), undecided=("d?", "b?")),
     "side_tuning": Expected(
         lambda: made_of(side_tuning, base=frozen(mlp(5, 8, 6)), side=mlp(5, 4, 6),
             alpha=nn.Parameter(torch.tensor(0.3)), head=nn.Linear(6, 3)),

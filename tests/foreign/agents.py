@@ -2,16 +2,10 @@
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Normal
+from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from foreign.expected import Expected, bare, made_of, mlp, row, rows, vectors, zeros
-
-
-def spinning_up_actor_critic(net: nn.Module, obs: Tensor, act: Tensor) -> tuple[Tensor, Tensor]:
-    """spinningup's MLPActorCritic of PPO: log_std is a parameter of its own."""
-    log_prob = Normal(net.mu_net(obs), net.log_std.exp()).log_prob(act).sum(-1)
-    return log_prob, net.v_net(obs).squeeze(-1)
 
 
 def clean_rl_atari(net: nn.Module, x: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,49 +28,6 @@ def dueling(net: nn.Module, x: Tensor) -> Tensor:
     return net.value(x) + advantage - advantage.mean(1, keepdim=True)
 
 
-def twin_critic(net: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """TD3's two critics in one module."""
-    x = torch.cat([obs, action], -1)
-    return net.q1(x), net.q2(x)
-
-
-def dr_q(net: nn.Module, obs: Tensor) -> Tensor:
-    """DrQ-v2's encoder, trunk and policy."""
-    h = net.convnet(obs / 255.0 - 0.5)
-    return torch.tanh(net.policy(net.trunk(h.view(h.shape[0], -1))))
-
-
-def mu_zero(net: nn.Module, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Representation scaled to [0, 1], dynamics, policy, value, reward."""
-
-    def scaled(h: Tensor) -> Tensor:
-        least, most = h.amin(1, keepdim=True), h.amax(1, keepdim=True)
-        return (h - least) / (most - least + 1e-5)
-
-    h = scaled(net.representation(obs))
-    later = scaled(net.dynamics(torch.cat([h, action], 1)))
-    return net.reward(later), net.policy(later), net.value(later)
-
-
-def simba_block() -> nn.Module:
-    return made_of(
-        lambda net, x: x + net.down(F.relu(net.up(net.norm(x)))),
-        norm=nn.LayerNorm(6), up=nn.Linear(6, 12), down=nn.Linear(12, 6),
-    )  # fmt: skip
-
-
-def simba(net: nn.Module, x: Tensor) -> Tensor:
-    """Observations by running statistics, residual blocks behind LayerNorms, a last LayerNorm."""
-    x = (x - net.mean) / (net.var + 1e-8).sqrt()
-    return net.head(net.norm(net.blocks(net.embed(x))))
-
-
-def cross_q(net: nn.Module, obs: Tensor, action: Tensor) -> Tensor:
-    """A critic with BatchNorm before each layer."""
-    h = F.relu(net.fc1(net.bn1(torch.cat([obs, action], 1))))
-    return net.fc3(net.bn3(F.relu(net.fc2(net.bn2(h)))))
-
-
 def option_critic(net: nn.Module, obs: Tensor, option: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Each option's policy is a matrix of a stack, picked by the options that are given."""
     state = net.features(obs)
@@ -94,10 +45,6 @@ def q_mix(net: nn.Module, values: Tensor, state: Tensor) -> Tensor:
 OBS, BOTH = row(4, 5), rows((4, 5), (4, 2))
 
 AGENTS = {
-    "spinningup_ppo": Expected(
-        lambda: made_of(spinning_up_actor_critic, log_std=nn.Parameter(-0.5 * torch.ones(2)),
-            mu_net=mlp(5, 8, 8, 2, activation=nn.Tanh), v_net=mlp(5, 8, 8, 1, activation=nn.Tanh)),
-        BOTH, heads=("mu_net.4", "v_net.4"), undecided=("log_std",), units=4),
     "cleanrl_atari": Expected(
         lambda: made_of(clean_rl_atari,
             network=nn.Sequential(nn.Conv2d(3, 4, 4, stride=2), nn.ReLU(), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(),
@@ -112,30 +59,10 @@ AGENTS = {
         lambda: made_of(dueling, feature=nn.Sequential(nn.Linear(5, 8), nn.ReLU()), value=mlp(8, 6, 1),
             advantage=mlp(8, 6, 3)),
         OBS, heads=("value.2", "advantage.2"), units=3),
-    "td3_twin": Expected(
-        lambda: made_of(twin_critic, q1=mlp(7, 8, 8, 1), q2=mlp(7, 8, 8, 1)), BOTH, heads=("q1.4", "q2.4"), units=4),
-    "drq": Expected(
-        lambda: made_of(dr_q,
-            convnet=nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()),
-            trunk=nn.Sequential(nn.Linear(4 * 9, 6), nn.LayerNorm(6), nn.Tanh()), policy=mlp(6, 8, 8, 2)),
-        row(2, 3, 12, 12), heads=("policy.4",), norms=("trunk.1.weight",), units=5,
-        classifier=("trunk.0", "trunk.1", "policy.0", "policy.2", "policy.4")),
     "rnd": Expected(  # Random network distillation: a predictor of a frozen network's outputs.
         lambda: made_of(lambda net, x: (net.predictor(x) - net.target(x)).square().mean(-1),
             target=mlp(5, 8, 4).requires_grad_(False), predictor=mlp(5, 8, 4)),
         OBS, heads=("target.2", "predictor.2"), units=1),
-    "muzero": Expected(
-        lambda: made_of(mu_zero, representation=mlp(5, 8, 6), dynamics=mlp(9, 8, 6), reward=mlp(6, 4, 1),
-            policy=mlp(6, 4, 3), value=mlp(6, 4, 1)),
-        rows((4, 5), (4, 3)), heads=("reward.2", "policy.2", "value.2"), units=5),
-    "simba": Expected(
-        lambda: made_of(simba, mean=torch.full((5,), 0.2), var=torch.full((5,), 1.5), embed=nn.Linear(5, 6),
-            blocks=nn.Sequential(simba_block(), simba_block()), norm=nn.LayerNorm(6), head=nn.Linear(6, 2)),
-        OBS, norms=("*norm.weight",), tables=(), units=2),
-    "crossq": Expected(
-        lambda: made_of(cross_q, bn1=nn.BatchNorm1d(7), fc1=nn.Linear(7, 8), bn2=nn.BatchNorm1d(8), fc2=nn.Linear(8, 8),
-            bn3=nn.BatchNorm1d(8), fc3=nn.Linear(8, 1)),
-        BOTH, heads=("fc3",), norms=("bn?.weight",)),
     "option_critic": Expected(
         lambda: made_of(option_critic, features=nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU()),
             q=nn.Linear(6, 3), terminations=nn.Linear(6, 3), options_w=bare(3, 6, 2, size=0.4), options_b=zeros(3, 2)),

@@ -44,18 +44,9 @@ def gin_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
     return net.nn(out + (1 + net.eps) * x)
 
 
-def edge_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
-    """Wang et al. (2019): an MLP on both ends, the largest of each node's messages."""
-    here, there = x[edge_index[1]], x[edge_index[0]]
-    messages = net.nn(torch.cat([here, there - here], dim=-1))
-    index = edge_index[1].unsqueeze(-1).expand_as(messages)
-    return messages.new_zeros(len(x), messages.shape[1]).scatter_reduce(0, index, messages, "amax")
-
-
 CONVOLUTIONS = {
     gcn_conv: lambda n, m: {"lin": nn.Linear(n, m, bias=False), "bias": bare(m, size=0.1)},
     gin_conv: lambda n, m: {"nn": mlp(n, 8, m), "eps": zeros(1)},
-    edge_conv: lambda n, m: {"nn": mlp(2 * n, 8, m)},
 }
 
 
@@ -68,15 +59,6 @@ def two_of(conv: Callable[..., Tensor]) -> nn.Module:
 
     convs = {f"conv{i}": made_of(conv, **CONVOLUTIONS[conv](n, 6)) for i, n in ((1, 4), (2, 6))}
     return made_of(forward, **convs, lin=nn.Linear(6, 3))
-
-
-def mpnn(net: nn.Module, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-    """Gilmer et al. (2017): messages of node and edge, a recurrent update, a readout."""
-    h = net.embed(x)
-    for _ in range(2):
-        messages = net.message(torch.cat([h[edge_index[0]], edge_attr], -1))
-        h = net.update(torch.zeros_like(h).index_add(0, edge_index[1], messages), h)
-    return net.readout(h.sum(0, keepdim=True))
 
 
 def set_pooling(net: nn.Module, x: Tensor) -> Tensor:
@@ -92,11 +74,6 @@ GRAPHS = {
         dense, heads=("gc2.weight",), transposed=("gc?.weight",), biases={"gc1.bias": "", "gc2.bias": ""}),
     "gcn_conv": Expected(lambda: two_of(gcn_conv), nodes, heads=("lin",), traced=False),
     "gin": Expected(lambda: two_of(gin_conv), nodes, heads=("lin",), undecided=("*.eps",), units=3),
-    "edge_conv": Expected(lambda: two_of(edge_conv), nodes, heads=("lin",), units=2, traced=False),
-    "mpnn": Expected(
-        lambda: made_of(mpnn, embed=nn.Linear(4, 6), message=mlp(8, 8, 6), update=nn.GRUCell(6, 6),
-            readout=mlp(6, 8, 3)),
-        lambda: (*nodes(), vectors(9, 2)), heads=("readout.2",), tables=(), units=1),
     "deep_sets": Expected(
         lambda: made_of(lambda net, x: net.rho(net.phi(x).sum(1)), phi=mlp(4, 8, 6), rho=mlp(6, 8, 3)),
         row(2, 5, 4), heads=("rho.2",), units=2),

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, bare, ids, made_of, ones, vectors, zeros
+from foreign.expected import Expected, bare, ids, made_of, ones, zeros
 
 
 def rms_norm(n: int) -> nn.Module:
@@ -120,18 +120,6 @@ def gpt2() -> nn.Module:
     return net
 
 
-def clip(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
-    """Two towers, bare projections [in, out], a learned temperature."""
-    x = net.conv1(image).flatten(2).transpose(1, 2)
-    token = net.class_embedding + torch.zeros(x.shape[0], 1, 8, dtype=x.dtype)
-    x = net.ln_pre(torch.cat([token, x], 1) + net.visual_positions)
-    x = net.ln_post(net.visual_block(x)[:, 0]) @ net.proj
-    y = net.text_block(net.token_embedding(text) + net.positional_embedding)
-    y = net.ln_final(y)[:, -1] @ net.text_projection
-    x, y = x / x.norm(dim=-1, keepdim=True), y / y.norm(dim=-1, keepdim=True)
-    return net.logit_scale.exp() * x @ y.t()
-
-
 LANGUAGE = {
     "llama_like": Expected(
         lambda: made_of(decoder, embed_tokens=nn.Embedding(20, 8),
@@ -148,13 +136,4 @@ LANGUAGE = {
         gpt2,
         ids, heads=("lm_head",), norms=("*ln_?.weight",), tables=("w?e.weight",),
         transposed=("*.c_*.weight", "*.attn_proj.weight")),
-    "clip": Expected(
-        lambda: made_of(clip, conv1=nn.Conv2d(3, 8, 4, stride=4, bias=False), class_embedding=bare(8, size=0.3),
-            visual_positions=bare(5, 8, size=0.3), ln_pre=nn.LayerNorm(8), ln_post=nn.LayerNorm(8),
-            ln_final=nn.LayerNorm(8), visual_block=bert_layer(), text_block=bert_layer(), proj=bare(8, 6, size=0.3),
-            token_embedding=nn.Embedding(20, 8), positional_embedding=bare(6, 8, size=0.3),
-            text_projection=bare(8, 6, size=0.3), logit_scale=nn.Parameter(torch.tensor(math.log(1 / 0.07)))),
-        lambda: (vectors(2, 3, 8, 8), ids()), heads=("proj", "text_projection"),
-        norms=("ln_*.weight", "*.norm?.weight"), tables=("token_embedding.weight", "visual_positions", "positional_*"),
-        transposed=("proj", "text_projection"), undecided=("logit_scale", "class_embedding"), units=2, traced=False),
 }  # fmt: skip

@@ -148,8 +148,6 @@ class Cell:
             p.mul_(1 + torch.rand((), generator=numbers))
         return {name: p.detach().clone() for name, p in self.case.named.items()}
 
-    # --- what the definition says ------------------------------------------------------------------------------------
-
     def matrices(self, *, tables: bool = False, heads: bool = True) -> list["Matrix"]:
         """The trained matrices of linear and convolution layers, and where wanted the tables."""
         found = []
@@ -281,9 +279,6 @@ def assert_close(actual: Tensor, wanted: Tensor, what: str = "", rtol: float = 0
         torch.testing.assert_close(actual, wanted, rtol=rtol, atol=atol, msg=lambda m: f"{what}: {m}")
 
 
-# --- penalties --------------------------------------------------------------------------------------------------------
-
-
 def penalized(cell: Cell, regularizer: Regularizer, wanted: Tensor, what: str) -> None:
     """The penalty and its gradient are those of a number that was computed by hand."""
     parameters = cell.case.parameters
@@ -398,9 +393,6 @@ def feature_rank(cell: Cell) -> None:
             regularizer.project_(cell.net)
     # Power iteration comes from below.
     assert 0.6 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
-
-
-# --- projections ------------------------------------------------------------------------------------------------------
 
 
 def weight_decay(cell: Cell) -> None:
@@ -535,9 +527,6 @@ def assert_near(after: Tensor, wanted: Tensor, cell: Cell, what: str) -> None:
     assert off < (0.05 if cell.case.is_half else 1e-3), f"{what}: off by {off:.1%}"
 
 
-# --- units ------------------------------------------------------------------------------------------------------------
-
-
 class Recycled(NamedTuple):
     """What is new of units that were recycled: entries by the names of their parameters."""
 
@@ -633,9 +622,6 @@ def redo(cell: Cell) -> None:
     if not new.norms and not cell.expected.statistics:
         for after, output in zip(values(cell.net, cell.case.example), before, strict=True):
             assert_close(after, output, "recycling silent units moves the outputs")
-
-
-# --- heads, all matrices ----------------------------------------------------------------------------------------------
 
 
 def head(cell: Cell) -> None:

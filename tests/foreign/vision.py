@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from foreign.expected import Expected, bare, made_of, mlp, ones, row, vectors, zeros
+from foreign.expected import Expected, bare, made_of, mlp, row, vectors
 
 
 def conv_bn(n: int, m: int, k: int, act: type[nn.Module] | None = nn.ReLU, **how: int) -> nn.Sequential:
@@ -28,32 +28,6 @@ def basic_block(n: int, m: int, stride: int) -> nn.Module:
 def res_net(net: nn.Module, x: Tensor) -> Tensor:
     x = net.layers(net.maxpool(net.relu(net.bn1(net.conv1(x)))))
     return net.fc(torch.flatten(net.avgpool(x), 1))
-
-
-def se_net(net: nn.Module, x: Tensor) -> Tensor:
-    """Hu et al. (2018), with linear layers."""
-    x = net.conv(x)
-    b, c, _, _ = x.shape
-    return net.fc((x * net.se(x.mean([2, 3])).view(b, c, 1, 1)).mean([2, 3]))
-
-
-def channels_first(n: int) -> nn.Module:
-    """ConvNeXt's own LayerNorm over channels, written out."""
-
-    def forward(net: nn.Module, x: Tensor) -> Tensor:
-        u = x.mean(1, keepdim=True)
-        s = (x - u).pow(2).mean(1, keepdim=True)
-        x = (x - u) / torch.sqrt(s + 1e-6)
-        return net.weight[:, None, None] * x + net.bias[:, None, None]
-
-    return made_of(forward, weight=ones(n), bias=zeros(n))
-
-
-def conv_next_block(net: nn.Module, x: Tensor) -> Tensor:
-    """Its LayerScale starts at 1e-6."""
-    h = net.norm(net.dwconv(x).permute(0, 2, 3, 1))
-    h = net.gamma * net.pwconv2(net.act(net.pwconv1(h)))
-    return x + h.permute(0, 3, 1, 2)
 
 
 class LayerNorm2d(nn.LayerNorm):
@@ -84,23 +58,6 @@ def vi_t(net: nn.Module, x: Tensor) -> Tensor:
     return net.head(net.norm(net.blocks(x))[:, 0])
 
 
-def vae(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The noise is a buffer here."""
-    h = F.relu(net.fc1(x))
-    mu, logvar = net.mu(h), net.logvar(h)
-    z = mu + net.eps * torch.exp(0.5 * logvar)
-    return torch.sigmoid(net.fc4(F.relu(net.fc3(z)))), mu, logvar
-
-
-def vqvae(net: nn.Module, x: Tensor) -> Tensor:
-    """The nearest entries of a codebook, whose gradient is passed straight through."""
-    z = net.encoder(x).permute(0, 2, 3, 1)
-    flat, codes = z.reshape(-1, 4), net.embedding.weight
-    distance = flat.pow(2).sum(1, keepdim=True) + codes.pow(2).sum(1) - 2 * flat @ codes.t()
-    q = net.embedding(distance.argmin(1)).view(z.shape)
-    return net.decoder((z + (q - z).detach()).permute(0, 3, 1, 2))
-
-
 def normed(norm: nn.Module) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, bias=False), norm, nn.ReLU(), nn.Conv2d(4, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -113,11 +70,9 @@ def c3_d(net: nn.Module, x: Tensor) -> Tensor:
     return net.fc(F.relu(net.conv2(x)).mean([2, 3, 4]))
 
 
-def spatial_softmax(net: nn.Module, x: Tensor) -> Tensor:
-    """Levine et al. (2016): the expected position of each feature, with a learned temperature."""
-    h = net.conv2(net.conv1(x).relu()).flatten(2)  # [batch, 5, 16]
-    share = (h / net.temperature).softmax(-1)
-    return net.fc((share * net.x).sum(-1))
+def u_net(net: nn.Module, x: Tensor) -> Tensor:
+    skip = net.down1(x)
+    return net.head(net.merge(torch.cat([net.up(net.down2(skip)), skip], 1)))
 
 
 def image(n: int = 3) -> Tensor:
@@ -140,17 +95,6 @@ VISION = {
             avgpool=nn.AdaptiveAvgPool2d((2, 2)),
             classifier=nn.Sequential(nn.Linear(20, 8), nn.ReLU(True), nn.Dropout(), nn.Linear(8, 3))),
         image, heads=("classifier.3",), units=4, classifier=("classifier.0", "classifier.3")),
-    "senet": Expected(
-        lambda: made_of(se_net, conv=conv_bn(3, 6, 3),
-            se=nn.Sequential(nn.Linear(6, 3), nn.ReLU(), nn.Linear(3, 6), nn.Sigmoid()), fc=nn.Linear(6, 3)),
-        image, heads=("fc",), norms=("conv.1.weight",), units=1),
-    "convnext": Expected(
-        lambda: made_of(lambda net, x: net.head(net.norm(net.block(net.stem(x)).mean([-2, -1]))),
-            stem=nn.Sequential(nn.Conv2d(3, 4, 2, stride=2), channels_first(4)),
-            block=made_of(conv_next_block, dwconv=nn.Conv2d(4, 4, 3, padding=1, groups=4), norm=nn.LayerNorm(4,
-                eps=1e-6), pwconv1=nn.Linear(4, 8), act=nn.GELU(), pwconv2=nn.Linear(8, 4),
-                gamma=nn.Parameter(1e-6 * torch.ones(4))), norm=nn.LayerNorm(4), head=nn.Linear(4, 3)),
-        image, norms=("stem.1.weight", "*norm.weight"), undecided=("block.gamma",), units=1),
     "layer_norm_2d": Expected(lambda: normed(LayerNorm2d(4)), image, heads=("7",), norms=("1.weight",), units=1),
     "vit": Expected(
         lambda: made_of(vi_t, proj=nn.Conv2d(3, 8, 4, stride=4), cls_token=bare(1, 1, 8, size=0.02),
@@ -168,20 +112,17 @@ VISION = {
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 6, 2, stride=2, groups=2),
             nn.ReLU(), nn.Conv2d(6, 3, 1)),
         image, heads=("4",), transposed=("2.weight",), units=1),
+    "unet": Expected(
+        lambda: made_of(u_net, down1=nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
+            down2=nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU()),
+            up=nn.ConvTranspose2d(6, 4, 2, stride=2), merge=nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU()),
+            head=nn.Conv2d(4, 2, 1)),
+        row(2, 3, 8, 8), norms=("down?.1.weight",), transposed=("up.weight",), units=2),
     "dcgan_generator": Expected(
         lambda: nn.Sequential(nn.ConvTranspose2d(6, 8, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU(True),
             nn.ConvTranspose2d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(True),
             nn.ConvTranspose2d(4, 3, 4, 2, 1, bias=False), nn.Tanh()),
         row(3, 6, 1, 1), heads=("6",), norms=("[14].weight",), transposed=("[036].weight",), units=2),
-    "vae": Expected(
-        lambda: made_of(vae, fc1=nn.Linear(6, 8), mu=nn.Linear(8, 4), logvar=nn.Linear(8, 4), fc3=nn.Linear(4, 8),
-            fc4=nn.Linear(8, 6), eps=torch.randn(4)),
-        row(3, 6), heads=("fc4",), units=2),
-    "vqvae": Expected(
-        lambda: made_of(vqvae, encoder=nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 4, 1)),
-            embedding=nn.Embedding(5, 4),
-            decoder=nn.Sequential(nn.Conv2d(4, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 3, 1))),
-        image, heads=("decoder.2",), undecided=("embedding.weight",), units=2),
     "group_norm_without_affine": Expected(
         lambda: normed(nn.GroupNorm(2, 4, affine=False)), image, heads=("7",), units=2, statistics=True),
     "instance_norm": Expected(
@@ -194,8 +135,4 @@ VISION = {
         lambda: made_of(c3_d, conv1=nn.Conv3d(1, 4, 3, padding=1), bn=nn.BatchNorm3d(4), pool=nn.MaxPool3d(2),
             conv2=nn.Conv3d(4, 5, 3, padding=1), fc=nn.Linear(5, 3)),
         row(2, 1, 4, 4, 4), heads=("fc",), norms=("bn.weight",), units=2),
-    "spatial_softmax": Expected(
-        lambda: made_of(spatial_softmax, conv1=nn.Conv2d(3, 4, 3), conv2=nn.Conv2d(4, 5, 3), temperature=ones(1),
-            x=torch.linspace(-1, 1, 16), fc=nn.Linear(5, 3)),
-        image, heads=("fc",), undecided=("temperature",), units=1),
 }  # fmt: skip
