@@ -12,7 +12,6 @@ pytest.importorskip("lightning.pytorch")
 
 import lightning.pytorch as lightning
 
-from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.integrations.lightning import Regularize
 from rl_plasticity.regularizers import make_regularizer
@@ -216,33 +215,6 @@ def test_the_hooks_are_gone_after_a_fit_and_a_second_fit_keeps_the_regularizer()
     trainer_of(callback, steps=2).fit(model, batches(2))
     assert callback.regularizers["net"] is first
     assert not callback.handles
-
-
-def test_bad_settings_are_refused_when_the_fit_starts():
-    with pytest.raises(AttributeError, match="nett"):
-        trainer_of(Regularize("l2", "nett")).fit(Automatic(), batches(2))
-    with pytest.raises(SettingsError, match=r"[Mm]ade"):
-        Regularize(make_regularizer("l2", make_net()), coef=0.1)
-
-
-@pytest.mark.parametrize("name", ["spectral", "churn"])
-def test_attach_looks_through_what_fabric_sets_up(name):
-    from lightning.fabric import Fabric
-
-    net, other = make_net(), make_net()
-    made, optimizer = Fabric(accelerator="cpu", devices=1).setup(net, torch.optim.Adam(net.parameters(), lr=1e-2))
-    handle = attach(name, optimizer, made, **SETTINGS.get(name, {"coef": 3.0}))
-    its = torch.optim.Adam(other.parameters(), lr=1e-2)
-    regularizer = make_regularizer(name, other, **SETTINGS.get(name, {"coef": 3.0}))
-    for x in X[: 20 * BATCH].split(BATCH):
-        for of, called, stepping in ((net, made, optimizer), (other, other, its)):
-            stepping.zero_grad()
-            penalty = 0 if of is net else regularizer.penalty(of, x)
-            (loss_of(called, x) + penalty).backward()
-            stepping.step()
-        regularizer.project_(other, 1e-2)
-    assert difference(net, other) < 1e-6
-    assert handle.state_dict().keys() == regularizer.state_dict().keys()
 
 
 def test_the_package_of_its_own_takes_the_same_callback():

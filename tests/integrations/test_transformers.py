@@ -55,7 +55,7 @@ def trained(net, out, *callbacks, steps=20, accumulation=1, kind=Trainer, resume
     return trainer, seen
 
 
-def by_hand(net, regularizer, batches, accumulation=1, dtype=None):
+def by_hand(net, regularizer, batches, accumulation=1):
     """The same updates; returns the penalties."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
     penalties = []
@@ -64,9 +64,7 @@ def by_hand(net, regularizer, batches, accumulation=1, dtype=None):
         count = sum(b["labels"].numel() for b in micro_batches)
         optimizer.zero_grad()
         for batch in micro_batches:
-            with torch.autocast("cpu", dtype, enabled=dtype is not None):
-                loss = net(**batch, num_items_in_batch=count).loss
-            loss.backward()
+            net(**batch, num_items_in_batch=count).loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 0.5)
         penalty = regularizer.penalty(net)
         if penalty.requires_grad:
@@ -96,16 +94,6 @@ def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, acc
     assert difference(net, plain) > 1e-2
     logged = [entry["penalty"] for entry in trainer.state.log_history if "loss" in entry]
     assert logged == pytest.approx(penalties, rel=1e-5, abs=1e-7)
-
-
-def test_in_mixed_precision_the_penalty_is_computed_in_float32(tmp_path):
-    net, other = gpt2(), gpt2()
-    callback = Regularize("spectral", coef=0.1)
-    _, batches = trained(net, tmp_path, callback, accumulation=2, bf16=True)
-    regularizer = make_regularizer("spectral", other, coef=0.1)
-    by_hand(other, regularizer, batches[:40], 2, dtype=torch.bfloat16)
-    assert difference(net, other) < 1e-6
-    assert callback.regularizers["model"].coef.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["l2_init", "spectral", "wrs"])
@@ -140,29 +128,6 @@ def test_the_hooks_are_gone_after_training_and_a_second_training_keeps_the_regul
     assert callback.regularizers["model"] is first
 
 
-def test_an_error_in_training_leaves_no_second_hook_behind(tmp_path):
-    class Failing(Trainer):
-        fails = True
-
-        def training_step(self, *args, **kwargs):
-            if self.state.global_step == 1 and self.fails:
-                raise RuntimeError("as told")
-            return super().training_step(*args, **kwargs)
-
-    net = gpt2()
-    arguments = TrainingArguments(
-        str(tmp_path), max_steps=2, use_cpu=True, report_to="none", save_strategy="no", disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )  # fmt: skip
-    callback = Regularize("spectral", coef=0.1)
-    trainer = Failing(net, arguments, train_dataset=DATA, callbacks=[callback])
-    with pytest.raises(RuntimeError, match="as told"):
-        trainer.train()
-    Failing.fails = False
-    trainer.train()
-    assert not trainer.optimizer.optimizer._optimizer_step_pre_hooks
-
-
 def test_a_regularizer_that_is_made_already_is_taken_as_it_is(tmp_path):
     net, other = gpt2(), gpt2()
     regularizer = make_regularizer("spectral", net, coef=0.1)
@@ -173,13 +138,6 @@ def test_a_regularizer_that_is_made_already_is_taken_as_it_is(tmp_path):
     assert difference(net, other) < 1e-6
     with pytest.raises(SettingsError, match=r"[Mm]ade"):
         Regularize(regularizer, coef=0.1)
-
-
-def test_bad_settings_are_refused_when_training_begins(tmp_path):
-    with pytest.raises(SettingsError, match="'spectral'"):
-        trained(gpt2(), tmp_path, Regularize("spectra"), steps=1)
-    with pytest.raises(ValueError, match="example="):
-        trained(gpt2(), tmp_path, Regularize("wrs"), steps=1)
 
 
 def test_the_example_of_the_hugging_face_trainer_learns_and_resumes(capsys, tmp_path):
