@@ -87,7 +87,8 @@ def bound_weight_norms_(net: nn.Module, only: Collection[str] | None = None) -> 
     """
     if only is None:
         hidden = [y for y in _known(net).layers if not y.head]
-        only = [y.name for y in hidden if isinstance(net.get_submodule(y.name), Kind)]
+        modules = dict(net.named_modules())  # a bare parameter is a layer too
+        only = [y.name for y in hidden if isinstance(modules.get(y.name), Kind)]
     what = "bounded weight normalization is for hidden layers"
     _parametrize_(net, only, lambda weight, dims: BoundedWeightNorm(dims, weight), what)
 

@@ -83,7 +83,7 @@ class Structure:
         A norm layer takes out their scale. A layer whose output is first added to something, or goes through an
         activation, does not count.
         """
-        found = []
+        found, others = [], set()  # one call of a layer that is called twice may be
         for i, node in enumerate(self.nodes):
             readers = [other for other in self.nodes if i in other.inputs]
             on_its_own = all(
@@ -91,7 +91,9 @@ class Structure:
             )
             if node.role in ("linear", "conv") and readers and on_its_own and i not in self._returned_nodes:
                 found.append(node)
-        return found
+            else:
+                others.add(node.name)
+        return [node for node in found if node.name not in others]
 
     @property
     def classifier(self) -> list[int]:
