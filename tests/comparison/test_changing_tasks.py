@@ -64,11 +64,6 @@ def test_what_was_not_lost_needs_no_recovery_and_a_task_s_last_time_may_be_two_t
     assert run.curves["task/recovery_env_steps"].values.tolist() == [0, np.inf]
 
 
-def test_tasks_of_a_sequence_that_are_drawn_anew_never_return(tmp_path):
-    (run,) = read(RunFolder(write_run(tmp_path / "a", [*SEQUENCE, "env.changes=[dynamics]"], {0: rows()})))
-    assert "task/drop" not in run.curves
-
-
 def test_tasks_that_never_return_have_neither(tmp_path):
     given = ["env=walker-stand", "env.changes=[dynamics]", *SEQUENCE[1:]]
     (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows()})))
@@ -90,12 +85,6 @@ def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
     assert row["drop_of_a_task_that_returns"].value == (50 - 25 + 8 - 3) / 2 + 0.5
     assert "last_minus_first_third" not in row.estimates  # 4 tasks are no 3 rounds of 2
     assert compare(of(tmp_path, name="again"), metric="task/drop").rows[0]["mean"].value == 5 + 0.5
-
-
-def test_other_metrics_are_compared_over_env_steps(tmp_path):
-    c = compare(of(tmp_path), metric="eval/return")
-    assert (c.unit, c.at) == ("env step", {"walker-stand, walker-walk in turn": 1200})
-    assert not {"first_return", "drop_of_a_task_that_returns"} & {*c.rows[0].estimates}
 
 
 def test_the_last_third_is_measured_against_the_first_in_whole_rounds(tmp_path):

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from rl_plasticity.networks import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
-from rl_plasticity.networks.cnn import _fold
 from rl_plasticity.regularizers import hidden_units, layers, runs_of
 from rl_plasticity.seeding import derive
 
@@ -75,14 +74,6 @@ def test_layers_head_and_hidden_units_are_found_through_pooling_and_flattening()
     ]  # fmt: skip
 
 
-def test_initial_kernels_are_orthogonal_matrices_with_gain_root_two_and_biases_zero():
-    conv = StackedConv2d(3, 16, 5, [0, 1])
-    matrix = conv.weight.flatten(2)
-    torch.testing.assert_close(matrix @ matrix.mT, 2 * torch.eye(16).expand(2, 16, 16), rtol=1e-5, atol=1e-5)
-    assert math.isclose(matrix[0].norm().item(), math.sqrt(32), rel_tol=1e-5)
-    assert not conv.bias.any()
-
-
 @pytest.mark.parametrize("padding", [False, True])
 def test_a_product_with_patches_equals_the_convolution_and_its_gradients(padding):
     by_patches, ordinary = (StackedConv2d(2, 4, 3, [0, 1, 2], padding, by_patches=b).double() for b in (True, False))
@@ -101,21 +92,6 @@ def test_a_product_with_patches_equals_the_convolution_and_its_gradients(padding
     assert all(torch.allclose(p.grad, q.grad) for p, q in pairs)
 
 
-def test_a_run_s_initial_weights_depend_on_its_own_seed_only():
-    together, alone = CNN((1, 8, 8), 4, [3, 9], True), CNN((1, 8, 8), 4, [9], True)
-    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(p[1], q[0])
-    weights = [y.weight(together) for y in layers(together) if y.role != "norm"]
-    assert all(not torch.equal(w[0], w[1]) for w in weights)
-
-
-def test_from_the_first_convolution_on_folding_the_runs_away_moves_no_memory():
-    x = torch.randn(3, 4, 1, 8, 8)
-    for module in list(CNN((1, 8, 8), 4, [0, 1, 2], batch_norm=True))[:8]:
-        x = module(x)
-        assert _fold(x).data_ptr() == x.data_ptr()
-
-
 def test_the_network_of_kumar_et_al_has_the_layers_of_their_appendix():
     def sizes(net):
         return [tuple(y.weight(net).shape[1:]) for y in layers(net)]
@@ -131,18 +107,6 @@ def test_the_network_of_kumar_et_al_has_the_layers_of_their_appendix():
     with pytest.raises(ValueError, match=r"\b16\b"):
         kumar_cnn((3, 15, 32), 2, [0])
     assert kumar_cnn((3, 16, 17), 2, [0])(torch.randn(1, 4, 3, 16, 17)).shape == (1, 4, 2)
-
-
-def test_every_run_of_kumar_s_network_computes_what_an_ordinary_network_with_its_weights_computes():
-    net = kumar_cnn((3, 20, 20), 2, [0, 1])
-    x = torch.randn(2, 4, 3, 20, 20)
-    for run in range(2):
-        single = nn.Sequential(
-            nn.Conv2d(3, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 2),
-        )  # fmt: skip
-        single.load_state_dict({k: v[run] for k, v in net.state_dict().items()})
-        torch.testing.assert_close(net(x)[run], single(x[run]), rtol=1e-4, atol=1e-4)
 
 
 def test_initial_weights_as_torch_makes_them_are_the_numbers_of_its_own_layers():

@@ -27,24 +27,6 @@ def test_layer_norm_is_between_linear_layer_and_relu_and_optional():
     assert [type(m) for m in MLP((5, 8, 3), [0], layer_norm=False)] == [StackedLinear, nn.ReLU, StackedLinear]
 
 
-def test_initial_weights_are_orthogonal_with_gain_root_two_and_biases_zero():
-    for layer in MLP((5, 8, 3), [0, 1]):
-        if isinstance(layer, StackedLinear):
-            n = min(layer.weight.shape[1:])
-            w = layer.weight if layer.weight.shape[1] == n else layer.weight.mT
-            torch.testing.assert_close(w @ w.mT, 2 * torch.eye(n).expand(2, n, n), rtol=1e-5, atol=1e-5)
-            assert math.isclose(layer.weight[0].norm().item(), math.sqrt(2 * n), rel_tol=1e-5)
-            assert not layer.bias.any()
-
-
-def test_a_run_s_initial_weights_depend_on_its_own_seed_only():
-    together, alone = MLP((5, 8, 8, 3), [3, 4]), MLP((5, 8, 8, 3), [4])
-    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
-        assert torch.equal(p[1], q[0])
-    assert not torch.equal(together[0].weight[0], together[0].weight[1])
-    assert not torch.equal(together[0].weight[0], MLP((5, 8, 8, 3), [5])[0].weight[0])
-
-
 def test_images_are_flattened_behind_the_batch_axis():
     net, images = MLP((12, 8, 3), [0, 1]), torch.randn(2, 6, 3, 2, 2)
     assert torch.equal(net(images), net(images.reshape(2, 6, 12)))

@@ -1,12 +1,10 @@
 import copy
-import inspect
 
 import pytest
 import torch
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
-from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import layers
 from rl_plasticity.structure.layer import runs_of
 
@@ -41,6 +39,9 @@ def test_initial_weights_come_from_the_seed_and_the_global_random_state_is_left_
     assert random
     assert all(torch.equal(a[n], b[n]) for n in a)
     assert not any(torch.equal(a[n], c[n]) for n in random)
+    if name in STACKED:  # of each run from its own
+        both = dict(NETWORKS[name]((1, 16, 16), 4, [8, 3]).named_parameters())
+        assert all(torch.equal(both[n], torch.cat([c[n], a[n]])) for n in a)
 
 
 def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
@@ -51,35 +52,6 @@ def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
     assert sum(p.numel() for p in NETWORKS["mlp"]((1, 28, 28), 10, [0]).parameters()) == (
         784 * 100 + 100 + 100 * 100 + 100 + 100 * 10 + 10
     )
-
-
-def test_settings_and_their_defaults_can_be_read_from_the_signature():
-    names = "relu, leaky_relu, gelu, silu, elu, tanh, crelu, smooth_leaky, rational or deep_fourier"
-    activation = {"activation": ("relu", names)}
-    flag, ints, one = "true or false", "a list of integers from 1 up", "an integer from 1 up"
-    init = {"init": ("orthogonal", "orthogonal, small_heads or torch")}
-    injected = {"injected_layers": (0, "an integer from 0 up")}
-    cnn = activation | {"channels": (16, one), "widths": ((100,), ints), "padding": (True, flag)}
-    vgg = {"hidden_layers": (2, "an integer from 0 to 2")} | activation
-    expected = {
-        "mlp": {"widths": ((100, 100), ints), "layer_norm": (False, flag)} | activation | init | injected,
-        "cnn": cnn | init,
-        "cnn_bn": cnn | init,
-        "kumar_cnn": activation | {"channels": (16, one), "widths": ((100, 100), ints)} | init,
-        "vgg16": vgg,
-        "vgg16_bn": vgg,
-        "resnet18": {"small_images": (True, flag), "norm": ("batch", "batch or mean_only")} | activation,
-        "wrn28_10": {"norm_after_every_conv": (False, flag)} | activation,
-        "vit_tiny": {"patch": (4, one), "activation": ("gelu", names)},
-    }
-    assert set(NETWORKS) == {*expected}
-    for name, make in NETWORKS.items():
-        assert list(inspect.signature(make).parameters)[:3] == ["shape", "num_classes", "seeds"]
-        settings = settings_of(make)
-        assert [(key, (s.default, s.expected)) for key, s in settings.items()] == [*expected[name].items()]
-        assert all(s.setting.help for s in settings.values())
-    assert list(settings_of(make_network)) == ["parametrization"]
-    assert settings_of(make_network)["parametrization"].kinds == (PARAMETRIZATIONS,)
 
 
 def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads():
@@ -140,6 +112,8 @@ def test_the_logits_of_every_network_start_with_a_standard_deviation_from_a_tent
         ("mlp", {"parametrization": "weight_standardisation"}, "'weight_standardization'"),
         ("vgg16", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
         ("vit_tiny", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
+        ("vgg16", {"shape": (3, 28, 28)}, "32.*28"),
+        ("vit_tiny", {"shape": (3, 32, 32), "patch": 5}, "patch.*5 and 32"),
     ],
 )
 def test_a_wrong_name_setting_or_shape_of_a_network_is_one_line(name, settings, named):

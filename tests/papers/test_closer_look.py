@@ -1,15 +1,12 @@
 """What is measured for the papers alone, by hand-computed numbers; in training it changes nothing and resumes."""
 
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from conftest import CASES, StopAfter, assert_equal_states, refused
 from folders import go, rows, run_supervised, without_what_plugs_add
-from scipy import stats
 from torch import nn
 
 from papers import closer_look
@@ -200,21 +197,6 @@ def test_the_covariance_of_parts_is_that_of_all_rows_whatever_their_mean():
     for run in range(2):
         expected = torch.cov(x[run].double().T, correction=0)
         torch.testing.assert_close(covariance.value[run].double(), expected, rtol=1e-3, atol=1e-2)
-
-
-def test_the_shape_in_the_span_is_that_of_the_kernel_times_the_eigenvectors_of_its_inputs():
-    # One 1x1 convolution of two channels: its patches are the pixels, which vary by 3 along (1, 1) / sqrt 2 and by 1
-    # along (1, -1) / sqrt 2 around a mean. So W U has the entries (a + b) / sqrt 2 and (a - b) / sqrt 2 of rows (a, b).
-    u, v = torch.tensor([1.0, 1]) / math.sqrt(2), torch.tensor([1.0, -1]) / math.sqrt(2)
-    pixels = torch.stack([3 * u, -3 * u, v, -v]) + torch.tensor([5.0, 7])
-    coordinates = torch.from_numpy(stats.gennorm.rvs(0.8, size=(40, 2), random_state=np.random.default_rng(0))).float()
-    net = nn.Sequential(nn.Conv2d(2, 40, 1), nn.Flatten(), nn.Linear(40, 3))
-    with torch.no_grad():
-        net[0].weight.copy_((coordinates[:, :1] * u + coordinates[:, 1:] * v).view(40, 2, 1, 1))
-    found = spans_of(net).shapes([pixels[:3].view(3, 2, 1, 1), pixels[3:].view(1, 2, 1, 1)])
-    torch.testing.assert_close(found["0"], generalized_gaussian_shape(coordinates.flatten()), rtol=1e-4, atol=0)
-    in_parameters = generalized_gaussian_shape(net[0].weight.detach().flatten())
-    assert abs(in_parameters - found["0"]) > 0.05
 
 
 def test_behind_other_layers_it_is_of_each_run_s_own_features():

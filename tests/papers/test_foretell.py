@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import refused
 from folders import curve, write_run
 from scipy.stats import spearmanr
 
@@ -102,20 +101,3 @@ def test_a_wrong_option_ends_in_one_line_and_writes_nothing(arguments, says, stu
         foretell.main()
     assert says in capsys.readouterr().err
     assert sorted(study.rglob("*")) == before
-
-
-def test_the_means_of_measures_are_of_each_group(tmp_path):
-    for coef, value in ((1e-4, 10.0), (1e-2, 2000.0)):
-        rows = {
-            seed: curve([0.0, 5.0, 7.0], every=500) | curve([value + seed, 9.0], "critic/dormant", 600)
-            for seed in range(3)
-        }
-        write_run(tmp_path / str(coef), ["reg=l2", f"reg.coef={coef}", "total_env_steps=1500"], rows)
-    printed = foretell.run(tmp_path, 700, tmp_path / "file.csv", [], [], ["critic/dormant"])
-    assert printed.splitlines() == [
-        "6 runs, measured at env step 700", "", "|  | `critic/dormant` |", "|---|---|",
-        "| coef=1e-4 | 11 |", "| coef=0.01 | 2001 |",
-    ]  # fmt: skip
-    assert foretell.run(tmp_path / "file.csv", None, None, [], [], ["critic/dormant"]) == printed
-    wrong = ["critic/dorman"]
-    refused(lambda: foretell.run(tmp_path / "file.csv", None, None, [], [], wrong), wrong[0], "'critic/dormant'")

@@ -138,17 +138,6 @@ def test_a_row_is_a_method_s_mean_over_a_run_with_an_interval_and_a_mark_for_eac
     assert not alone.legends
 
 
-def test_a_level_is_a_dotted_line_across_curves_and_rows_named_once_and_no_curve(tmp_path):
-    runs = supervised(tmp_path / "a", seeds={seed: of_task(0.2, 0.4) for seed in (0, 1)})
-    panel = {"metric": "task/train_accuracy", "level": {"chance": 0.1}}
-    spec = {"columns": 3, "panels": [panel, panel | {"kind": "rows"}, panel | {"metric": "net/loss"}]}
-    figure = layout.draw(spec, {"none": runs})
-    ends = [[list(along) for along in axes.lines[-1].get_data()] for axes in figure.axes[:2]]
-    assert ends == [[[0, 1], [0.1, 0.1]], [[0.1, 0.1], [0, 1]]]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["no method", "chance"]
-    assert figure.axes[2].texts[0].get_text() == "no steps that\nall runs have"
-
-
 def test_rows_leave_out_what_is_not_finite_and_say_so_and_runs_that_share_no_step(tmp_path):
     def of(label, *curves):
         seeds = {seed: {"eval/test_accuracy": curve} for seed, curve in enumerate(curves)}

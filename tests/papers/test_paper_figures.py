@@ -1,14 +1,12 @@
 """The scripts for figures that are no runs: what they compute, on numbers by hand and on a few images."""
 
 import runpy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from rl_plasticity.networks import make_network
-from rl_plasticity.tasks import load
 
 PAPERS = Path(__file__).parents[2] / "papers"
 FIGURE_6 = runpy.run_path(str(PAPERS / "spectral_figure6.py"))
@@ -67,15 +65,3 @@ def test_scaling_by_theorem_1_multiplies_the_function_and_scaling_weights_alone_
             else:
                 torch.testing.assert_close(p, proportional[name])
         assert not torch.allclose(net(x) / before, torch.tensor(0.5**4), rtol=0.1)
-
-
-def test_figure_1_goes_on_from_the_trained_network_with_each_ratio():
-    digits = load("digits", train_size=20)
-    digits = replace(digits, test_x=digits.test_x[:20], test_y=digits.test_y[:20])
-    before, outcomes = FIGURE_1["scaled"](digits, [0, 1], [1.0, 0.2], 1, 1, 20)
-    assert before.shape == (2,)
-    assert [*outcomes] == [(1.0, False), (1.0, True), (0.2, False), (0.2, True)]
-    for a, b in zip(outcomes[1.0, False], outcomes[1.0, True], strict=True):
-        assert torch.equal(a, b)
-    assert torch.equal(outcomes[0.2, True].after, outcomes[1.0, True].after)  # the same classes win
-    assert not torch.equal(outcomes[0.2, True].best, outcomes[1.0, True].best)

@@ -120,21 +120,6 @@ def test_the_list_has_every_study_and_measures_starts_and_writes_nothing_and_nee
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_list_s_hours_are_recorded_ones_and_say_of_which_machine_and_clock(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(studies, "names", lambda: [EXPONENTS])
-    whole = studies.Cost(10, 10_000_000, 2.25, True, "Processor X")
-    small = studies.Cost(5, 432_000, 0.03125, False, "Processor Y")
-    monkeypatch.setattr(studies, "_costs", lambda: {(EXPONENTS, "whole"): whole, (EXPONENTS, "small"): small})
-    papers.command([f"out={tmp_path}"])
-    said = capsys.readouterr().out
-    assert [EXPONENTS, "1e+07", "2.2*", "4.3e+05", "0.031", "never"] in [line.split() for line in said.splitlines()]
-    assert "Processor X and Processor Y" in said
-    monkeypatch.setattr(studies, "_costs", lambda: dict.fromkeys([(EXPONENTS, "whole"), (EXPONENTS, "small")],
-                                                                 studies.Cost(5, 2, None, False, "")))  # fmt: skip
-    papers.command([f"out={tmp_path}"])
-    assert [EXPONENTS, "2", "2", "never"] in [line.split() for line in capsys.readouterr().out.splitlines()]
-
-
 def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_options(tmp_path, capsys, monkeypatch):
     asked = ["swr/figure-1", "small=true", f"out={tmp_path}", "data=mnist"]
     place = tmp_path / "small/swr/figure-1"

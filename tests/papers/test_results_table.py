@@ -30,14 +30,6 @@ def test_a_table_has_a_row_for_each_method_and_a_column_for_each_panel_and_mark(
     ]
 
 
-def test_a_panel_can_be_chosen_and_one_that_there_is_not_is_an_error_that_names_those_there_are(tmp_path):
-    lines = ["run,none,,m,0,3.0,,,1", "run,none,,m,,3.0,,,1", "walk,l2,,m,0,7.0,,,1", "walk,l2,,m,,7.0,,,1"]
-    (tmp_path / "file.csv").write_text("\n".join([FIGURE, *lines]))
-    assert results_table.table(tmp_path / "file.csv", panel="walk") == ["|  | walk |", "| --- | --- |", "| l2 | 7.00 |"]
-    with pytest.raises(ValueError, match=r"'wlak'.*run, walk"):
-        results_table.table(tmp_path / "file.csv", panel="wlak")
-
-
 def compared(group, mean, *gap):
     lines = [f"{group},a,{seed},r,9,final,{mean},,,1" for seed in range(5)]
     lines += [f"{group},all,,r,9,mean,{mean},0.4,0.6,5", f"{group},all,,r,9,area_under_curve,0.25,,,5", *gap]

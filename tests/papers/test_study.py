@@ -1,5 +1,4 @@
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -80,11 +79,6 @@ def test_every_page_of_a_study_has_runs_and_a_baseline_among_them(study, of_one_
         assert page["baseline"] in groups.labels([{n: v for n, v in s.items() if n not in tasks} for s in there])
 
 
-def test_rows_and_columns_of_a_layout_without_panels_are_settings(study):
-    across = [study.draw[part] for part in ("rows", "columns") if part in study.draw]
-    assert "panels" in study.draw or all(isinstance(name, str) for name in across)
-
-
 def test_the_costs_of_every_study_are_those_of_its_runs(study, of_one_seed):
     costs = study.cost
     assert (costs.hours is None) == (costs.machine == "")
@@ -113,19 +107,6 @@ def test_the_hours_of_studies_are_those_of_their_records():
         assert of_study.by_clock == (hours is None)
         assert {of_study.machine} == {machine["processor"] for machine in record["machines"]}
         assert of_study.runs == len(record["runs"])
-
-
-def test_studies_draw_only_metrics_that_the_docs_name_so():
-    pages = [
-        (DOCS / f"{page}.md").read_text() for page in ("metrics", "metrics-definitions", "results-format", "supervised")
-    ]
-    named = {word for text in pages for word in re.findall(r"`([\w/]+?)(?:/LAYER.*?)?`", text)}
-    for name, small in SMALL:
-        draw = studies.load(name, small).draw
-        for metric in [*draw.get("metrics", ()), *(panel["metric"] for panel in draw.get("panels", ()))]:
-            place, _, rest = metric.partition("/")
-            alone = {rest.partition("/")[0]} if place in ("net", "critic") else set()
-            assert named & {metric, metric.rpartition("/")[0], *alone}, f"{name} draws {metric}"
 
 
 def test_a_small_version_has_what_it_does_not_name_from_the_whole_one():
@@ -159,18 +140,3 @@ def test_settings_that_depend_on_others_are_those_of_the_papers_unless_they_are_
     assert strengths("L2 Init", "reg.coef") == [1e-5, 1e-2, 1e-2, 1e-2, 1e-3]
     given = study.sweeps(["reset.coef=0.9"])["S&P"]
     assert [[a for a in arguments if a.startswith("reset.coef")] for arguments in given] == [["reset.coef=0.9"]] * 5
-
-
-def test_every_figure_and_table_of_the_papers_is_there():
-    of_wrs = {f"wrs/figure-{n}" for n in (1, 2, 3, 4, 5, 6, "7-detection", "7-segmentation", "7-counting", 8, 9)}
-    assert {*studies.names()} >= (
-        {f"spectral/figure-{n}" for n in range(1, 17)}
-        | {*(f"swr/figure-{n}" for n in range(1, 6)), "swr/table-1", "swr/table-5"}
-        | {*of_wrs, "wrs/table-1", "wrs/table-2"}
-    )
-
-
-def test_a_figure_that_another_one_s_script_draws_is_made_by_it_in_its_folder():
-    study, other = (studies.load(f"wrs/figure-{n}", small=True) for n in (9, "7-detection"))
-    assert (study.name, study.command, study.settings) == (other.name, other.command, other.settings)
-    assert study.shows == "F1, precision and recall over epochs of the fine-tuned detector"

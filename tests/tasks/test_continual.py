@@ -1,7 +1,6 @@
 """Task sequences: what each task holds, and that it depends on the seed and the index alone."""
 
 import random
-from functools import partial
 
 import numpy as np
 import pytest
@@ -210,13 +209,6 @@ def test_accumulated_chunks_are_those_of_the_limited_sequence_and_those_partitio
             assert torch.equal(each.labels, data.train_y[each.rows])
 
 
-def test_the_stationary_task_is_the_data(data):
-    (task,) = tasks_of("stationary", data, 2)
-    assert torch.equal(task.rows, torch.arange(96).expand(3, 96))
-    assert torch.equal(task.labels, data.train_y.expand(3, 96))
-    assert torch.equal(task.test_labels, data.test_y.expand(3, 56))
-
-
 def test_only_the_stationary_task_has_settings_and_its_learning_rate_may_decay(data):
     settings = {name: settings_of(make, given=["num_tasks"]) for name, make in TASKS.items()}
     assert [name for name, declared in settings.items() if declared] == ["stationary"]
@@ -230,18 +222,6 @@ def test_only_the_stationary_task_has_settings_and_its_learning_rate_may_decay(d
     assert (made.decay_at_epochs, made.decay, made.rebase) == ((100, 150), 0.5, False)
     with pytest.raises(SettingsError, match=r"decay\b.*a number above 0.*\b0$"):
         TASKS["stationary"](data, SEEDS, decay=0)
-
-
-def test_messages_name_a_sequence_that_is_in_no_dict_or_in_it_twice(data, monkeypatch):
-    class HalfOfThem(TASKS["random_labels"]):
-        pass
-
-    assert HalfOfThem(data, SEEDS).name == "half_of_them"
-    monkeypatch.setitem(TASKS, "again", TASKS["random_labels"])
-    monkeypatch.setitem(TASKS, "part", partial(TASKS["warm_start"], num_tasks=1))
-    assert TASKS["again"](data, SEEDS).name == "random_labels"
-    assert TASKS["part"](data, SEEDS).name == "warm_start"
-    assert all(TASKS[name](data, SEEDS).name == name for name in TASKS if name not in ("again", "part"))
 
 
 def test_a_batch_holds_each_run_s_own_images_and_labels(data):
@@ -296,9 +276,3 @@ def test_images_stay_bytes_until_they_are_made_float():
     x, _ = batch(TASKS["pixel_permutation"](digits, [1]).task(0), digits, torch.arange(4)[None])
     assert x.dtype == torch.uint8
     assert digits.to_float(x).dtype == torch.float32
-
-
-def test_the_digits_come_in_two_steps():
-    digits = load("digits")
-    sequence = TASKS["class_incremental"](digits, [0])
-    assert [int(sequence.task(i).labels.max()) + 1 for i in range(sequence.num_tasks)] == [5, 10]

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import DATA, Data, DataError, Source, data, load
 
 
@@ -21,31 +20,6 @@ def small(n=40, m=20, **settings):
     x = torch.arange((n + m) * 2 * 3 * 3, dtype=torch.float32).remainder(251).to(torch.uint8).view(n + m, 2, 3, 3)
     y = torch.arange(n + m) % 4
     return Data.of("small", (x[:n], y[:n]), (x[n:], y[n:]), 4, **settings)
-
-
-def test_the_data_sets_are_those_of_the_papers_and_the_settings_those_of_loading_and_a_data_set_s_own():
-    papers = [
-        "digits",
-        "mnist",
-        "fashion_mnist",
-        "emnist",
-        "cifar10",
-        "cifar100",
-        "svhn",
-        "tiny_imagenet",
-        "imagenet32",
-    ]
-    assert list(DATA) == papers
-    common = settings_of(load)
-    assert {name: (s.default, s.expected) for name, s in common.items()} == {
-        "root": (None, "a word or null"),
-        "train_size": (None, "an integer from 1 up or null"),
-        "validation": (0, "an integer from 0 up"),
-        "augment": (False, "true or false"),
-        "validation_from": ("test", "test or train"),
-    }
-    assert all(s.setting.help for s in common.values())
-    assert all(settings_of(make).keys() == {"root"} for make in DATA.values())
 
 
 def striped(rows: int = 12, classes: int = 3) -> Source:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rl_plasticity.agents import Batch
-from rl_plasticity_zoo.distributions import cross_entropy, expected, hl_gauss, projected, two_hot
+from rl_plasticity_zoo.distributions import expected, hl_gauss, projected, two_hot
 
 SUPPORT = torch.linspace(-2, 2, 9, dtype=torch.float64)  # a gap of 0.5
 G = torch.Generator().manual_seed(3)
@@ -53,12 +53,3 @@ def test_the_c51_target_is_the_soft_return_s_distribution_moved_atom_by_atom():
             by_hand[0, b, high] += probs[0, b, i] * (at - low)
     torch.testing.assert_close(ours, by_hand)
     assert not torch.allclose(projected(batch, probs, SUPPORT), ours)  # the entropy counts
-
-
-def test_the_cross_entropy_of_the_same_distribution_is_its_entropy_and_its_gradient_is_zero():
-    logits = torch.randn(5, 9, generator=G, dtype=torch.float64, requires_grad=True)
-    target = logits.detach().softmax(-1)
-    loss = cross_entropy(logits, target)
-    torch.testing.assert_close(loss, torch.distributions.Categorical(target).entropy())
-    (gradient,) = torch.autograd.grad(loss.sum(), logits)
-    torch.testing.assert_close(gradient, torch.zeros_like(gradient), atol=1e-12, rtol=0)

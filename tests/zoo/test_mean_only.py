@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from rl_plasticity.interventions import make_intervention
-from rl_plasticity.learning.learner import Learner
 from rl_plasticity.regularizers import hidden_units, layers, make_regularizer
 from rl_plasticity.structure import read
 from rl_plasticity_zoo.norms import MeanOnlyBatchNorm2d
@@ -91,13 +89,3 @@ def test_the_spectral_penalty_draws_its_shift_to_zero():
     (gradient,) = torch.autograd.grad(regularizer.penalty(net), net[1].bias)
     bias = net[1].bias.detach()
     torch.testing.assert_close(gradient, 4 * bias.square().sum() * bias)  # of |s|^4
-
-
-@pytest.mark.parametrize("name", ["l2", "weight_clipping", "continual_backprop"])
-def test_regularizers_of_every_kind_and_redo_train_a_network_with_it(name):
-    learner = Learner(chain, [3], lambda net: make_regularizer(name, net))
-    for _ in range(2):
-        learner.minimize(learner.net(X).square().mean(), X)
-    make_intervention("redo", threshold=0.9).apply_(learner, inputs={"net": (X,)})
-    assert all(p.isfinite().all() for p in learner.net.parameters())
-    assert learner.net(X).isfinite().all()

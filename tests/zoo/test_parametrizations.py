@@ -24,12 +24,9 @@ def test_standardized_weights_follow_the_equation_unit_by_unit():
     standardize_weights_(net, ["0", "1"], eps=0.0)
     for layer in net:  # mean 3 and deviation 2, mean -2.5 and deviation 0.5: of a population, not of a sample
         torch.testing.assert_close(layer.weight.flatten(), torch.tensor([-1.0, 1.0, -1.0, 1.0]))
-
-
-def test_eps_is_under_the_root():
     layer = nn.Linear(2, 1)
     layer.weight.data.copy_(torch.tensor([[1.0, 5.0]]))
-    standardize_weights_(layer, [""], eps=12.0)
+    standardize_weights_(layer, [""], eps=12.0)  # under the root
     torch.testing.assert_close(layer.weight, torch.tensor([[-2.0, 2.0]]) / math.sqrt(4 + 12))
 
 

@@ -2,7 +2,6 @@
 
 import warnings
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,34 +19,6 @@ def random_batch(runs, size=32, seed=0):
     act = torch.randint(3, (runs, size, 1), generator=g).float()
     discount = torch.where(torch.rand(runs, size, generator=g) < 0.2, 0.0, 0.99)
     return Batch(obs, act, torch.randn(runs, size, generator=g), next_obs, discount)
-
-
-def algorithm_1(reward, discount, probs, support):
-    """Categorical projection as Bellemare et al. (2017) print it."""
-    low, high, gap = support[0], support[-1], support[1] - support[0]
-    m = np.zeros(len(support))
-    for p, z in zip(probs, support, strict=True):
-        b = (np.clip(reward + discount * z, low, high) - low) / gap
-        under, over = int(np.floor(b)), int(np.ceil(b))
-        if under == over:
-            m[under] += p
-            continue
-        m[under] += p * (over - b)
-        m[over] += p * (b - under)
-    return m
-
-
-def test_the_projection_of_a_distribution_equals_the_published_algorithm():
-    batch = random_batch(2, size=8)
-    support = torch.linspace(-2, 2, 9)
-    probs = torch.randn(2, 8, 9).softmax(-1)
-    ours = projected(batch, probs, support)
-    for run in range(2):
-        for i in range(8):
-            numbers = batch.reward[run, i].item(), batch.discount[run, i].item()
-            expected = algorithm_1(*numbers, probs[run, i].double().numpy(), support.double().numpy())
-            np.testing.assert_allclose(ours[run, i], expected, atol=2e-6)
-    torch.testing.assert_close(ours.sum(-1), torch.ones(2, 8))
 
 
 def test_a_distribution_learns_the_mean_and_the_spread_of_what_follows():

@@ -1,4 +1,4 @@
-"""SimBa's and SimbaV2's networks, against their equations in plain torch, and running statistics of observations."""
+"""Networks of later agents against their equations in plain torch, and the norms and dropout in them."""
 
 import math
 
@@ -8,20 +8,21 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import layers, make_regularizer
-from rl_plasticity_zoo.norms import ObservationNorm
-from rl_plasticity_zoo.residual import Hypersphere, HypersphereBlock, Scaler, Simba
+from rl_plasticity_zoo.batch_normalized import XQC, FlashSAC
+from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedBatchNorm, StackedDropout, StackedRMSNorm
+from rl_plasticity_zoo.residual import Bro, Hypersphere, HypersphereBlock, Simba
 
-X = torch.randn(2, 6, 5, generator=torch.Generator().manual_seed(1))
+X = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(1))
 
 
 def disturbed(net):
-    """With biases, gains and scalers that are no more what they start with."""
+    """With gains, shifts and running statistics that are no more what they start with."""
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for p in net.parameters():
-            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+        for p in (*net.parameters(), *net.buffers()):
+            if p.dtype.is_floating_point:
+                p.add_(0.1 * torch.rand(p.shape, generator=generator))
     return net
 
 
@@ -29,8 +30,55 @@ def linear(layer, x, run):
     return F.linear(x, layer.weight[run], None if layer.bias is None else layer.bias[run])
 
 
+def batch_norm(norm, x, run, training):
+    statistics = norm.running_mean[run].clone(), norm.running_var[run].clone()
+    return F.batch_norm(x, *statistics, norm.weight[run], norm.bias[run], training, eps=norm.eps)
+
+
 def layer_norm(norm, x, run):
     return F.layer_norm(x, x.shape[-1:], norm.weight[run], norm.bias[run])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_xqc_computes_its_equation_for_each_run(training):
+    net = disturbed(XQC(5, 3, [1, 2], width=8, blocks=2))
+    first, *blocks, head = net
+    expected = []
+    for run in range(2):
+        x = batch_norm(first, X[run], run, training)
+        for i in range(0, 6, 3):
+            assert blocks[i].bias is None
+            x = batch_norm(blocks[i + 1], linear(blocks[i], x, run), run, training).relu()
+        expected.append(linear(head, x, run))
+    torch.testing.assert_close(net(X, training=training), torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_flash_sac_computes_its_equation_for_each_run(training):
+    net = disturbed(FlashSAC(5, 3, [1, 2], width=8, blocks=2))
+    first, embed, *blocks, norm, head = net
+    expected = []
+    for run in range(2):
+        x = linear(embed, batch_norm(first, X[run], run, training), run)
+        for block in blocks:
+            expand, inner, _, contract, outer, _ = block.inside
+            hidden = batch_norm(inner, linear(expand, x, run), run, training).relu()
+            assert hidden.shape == (16, 32)
+            x = x + batch_norm(outer, linear(contract, hidden, run), run, training).relu()
+        expected.append(linear(head, F.rms_norm(x, (8,), norm.weight[run], 1e-6), run))
+    torch.testing.assert_close(net(X, training=training), torch.stack(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_bro_computes_its_equation_for_each_run():
+    net = disturbed(Bro(5, 3, [1, 2], width=8, blocks=2))
+    first, norm, _, *blocks, head = net
+    for run in range(2):
+        x = layer_norm(norm, linear(first, X[run], run), run).relu()
+        for block in blocks:
+            one, inner, _, two, outer = block.inside
+            hidden = layer_norm(inner, linear(one, x, run), run).relu()
+            x = x + layer_norm(outer, linear(two, hidden, run), run)
+        torch.testing.assert_close(net(X)[run], linear(head, x, run))
 
 
 def test_simba_computes_its_equation_for_each_run():
@@ -40,7 +88,7 @@ def test_simba_computes_its_equation_for_each_run():
         x = linear(first, X[run], run)
         for block in blocks:
             hidden = linear(block.expand, layer_norm(block.norm, x, run), run).relu()
-            assert hidden.shape == (6, 32)
+            assert hidden.shape == (16, 32)
             x = x + linear(block.contract, hidden, run)
         torch.testing.assert_close(net(X)[run], linear(head, layer_norm(norm, x, run), run))
 
@@ -63,33 +111,16 @@ def test_the_hypersphere_computes_its_equation_for_each_run():
     net = disturbed(Hypersphere(5, 3, [1, 2], width=8, blocks=2))
     unit = lambda x: x / x.norm(dim=-1, keepdim=True)  # noqa: E731
     for run in range(2):
-        x = unit(torch.cat([X[run], torch.full((6, 1), 3.0)], -1))
+        x = unit(torch.cat([X[run], torch.full((16, 1), 3.0)], -1))
         scale = net.scale.weight[run]  # begins at sqrt(2 / 8), and counts as it is
         x = unit(scale * linear(net.embed, x, run))
         for block in net.blocks:
             hidden = (block.scale.weight[run] * linear(block.expand, x, run)).relu()
-            assert hidden.shape == (6, 32)
+            assert hidden.shape == (16, 32)
             alpha = block.alpha.weight[run] * (1 / 3) * math.sqrt(8)  # begins at 1 / sqrt(8), and counts as 1 / (2 + 1)
             x = unit(x + alpha * (unit(linear(block.contract, hidden, run) + 1e-8) - x))
         expected = linear(net.head, net.head_scale.weight[run] * linear(net.before_head, x, run), run)
         torch.testing.assert_close(net(X)[run], expected)
-
-
-def test_the_hypersphere_starts_and_with_its_regularizer_stays_with_rows_of_unit_length():
-    net = Hypersphere(5, 3, [1, 2], width=8, blocks=2)
-    linears = [m for m in net.modules() if isinstance(m, nn.Linear)]
-    assert len(linears) == 1 + 2 * 2 + 2
-    assert [m.bias is None for m in linears] == [True] * 6 + [False]
-    regularizer = make_regularizer("hypersphere", net)
-    for _ in range(2):
-        for m in linears:
-            lengths = m.weight.norm(dim=-1)
-            torch.testing.assert_close(lengths, torch.ones_like(lengths))
-        disturbed(net)
-        scalers = [m.weight.detach().clone() for m in net.modules() if isinstance(m, Scaler)]
-        regularizer.project_(net)
-        assert all(torch.equal(m.weight, s) for m, s in zip(
-            (m for m in net.modules() if isinstance(m, Scaler)), scalers, strict=True))  # fmt: skip
 
 
 def test_scalers_begin_with_their_gain_whatever_they_are_stored_as():
@@ -100,30 +131,9 @@ def test_scalers_begin_with_their_gain_whatever_they_are_stored_as():
     torch.testing.assert_close(block.scale(torch.ones(1, 1, 64)), torch.full((1, 1, 64), math.sqrt(2 / 64)))
 
 
-@pytest.mark.parametrize("kind", [Simba, Hypersphere])
-def test_a_run_is_alone_what_it_is_among_others(kind):
-    together, alone = kind(5, 3, [1, 2, 3], width=8, blocks=2), kind(5, 3, [2], width=8, blocks=2)
-    for (name, p), q in zip(together.named_parameters(), alone.parameters(), strict=True):
-        assert torch.equal(p[1], q[0]), name
-    torch.testing.assert_close(together(X[:1].expand(3, 6, 5))[1], alone(X[:1])[0])
-
-
-@pytest.mark.parametrize("kind", [Simba, Hypersphere])
-def test_layers_are_found_in_order_with_one_head_and_scalers_are_no_gains(kind, recwarn):
-    net = kind(5, 3, [1, 2], width=8, blocks=2)
-    found = [y for y in layers(net) if y.is_linear_map]
-    assert [y.head for y in found] == [False] * (len(found) - 1) + [True]
-    assert len(found) == len([m for m in net.modules() if isinstance(m, nn.Linear)])
-    make_regularizer("spectral", net)
-    assert not any(y.gain(net) is not None for y in layers(net)) or kind is Simba
-    assert not recwarn.list
-
-
-# --- running statistics ---------------------------------------------------------------------------------------------
-
-
 def test_observations_are_normalized_by_the_mean_and_the_variance_of_all_that_were_seen():
     norm, rng = ObservationNorm(3, 2), np.random.default_rng(0)
+    torch.testing.assert_close(norm(X[..., :3]), X[..., :3])  # before anything was seen
     seen = rng.normal([[1, -5, 100]], [[0.1, 3, 50]], (400, 2, 3))
     for obs in seen:
         norm.observe_(torch.from_numpy(obs).float())
@@ -137,11 +147,97 @@ def test_observations_are_normalized_by_the_mean_and_the_variance_of_all_that_we
     assert all(torch.equal(b, before[n]) for n, b in norm.state_dict().items())  # only what is observed counts
 
 
-def test_before_anything_was_seen_observations_stay_as_they_are():
-    torch.testing.assert_close(ObservationNorm(5, 2)(X), X)
+@pytest.mark.parametrize("make", [XQC, FlashSAC, Hypersphere])
+def test_weights_start_with_rows_of_unit_length_and_their_regularizer_keeps_them_and_warns_of_nothing(make):
+    net = make(5, 3, [1, 2], width=8, blocks=2)
+    linears = [m for m in net.modules() if isinstance(m, nn.Linear)]
+    method = make_regularizer("hypersphere", net)  # a warning would be an error
+    for disturb in (False, True):
+        if disturb:
+            disturbed(net)
+            others = {n: p.clone() for n, p in net.named_parameters() if "scale" in n or "alpha" in n}
+            method.project_(net)
+            assert all(torch.equal(net.get_parameter(n), p) for n, p in others.items())
+        for layer in linears:
+            norm = layer.weight.norm(dim=-1)
+            torch.testing.assert_close(norm, torch.ones_like(norm))
 
 
-def test_a_network_without_a_bias_multiplies_alone():
-    net = MLP((5, 8, 3), [0, 1])
-    plain = type(net[0])(5, 8, [0, 1], bias=False)
-    torch.testing.assert_close(plain(X), X @ plain.weight.mT)
+@pytest.mark.parametrize("make", [Simba, Hypersphere, XQC, FlashSAC])
+def test_layers_are_found_in_order_with_one_head_and_scalers_are_no_gains(make, recwarn):
+    net = make(5, 3, [1, 2], width=8, blocks=2)
+    found = [y for y in layers(net) if y.is_linear_map]
+    assert [y.head for y in found] == [False] * (len(found) - 1) + [True]
+    assert len(found) == len([m for m in net.modules() if isinstance(m, nn.Linear)])
+    norms = [n for n, m in net.named_modules() if isinstance(m, nn.LayerNorm) or hasattr(m, "eps")]
+    assert [y.name for y in layers(net) if y.gain(net) is not None] == norms
+    make_regularizer("spectral", net)
+    assert not recwarn.list
+
+
+def test_batch_norm_is_torch_s_for_each_run_with_a_biased_running_variance():
+    norm = disturbed(StackedBatchNorm(4, 2, eps=1e-3, momentum=0.1).double())
+    like = [nn.BatchNorm1d(4, eps=1e-3, momentum=0.1).double() for _ in range(2)]
+    variance = norm.running_var.clone()
+    for run, one in enumerate(like):
+        one.load_state_dict({k: v[run] for k, v in norm.state_dict().items()}, strict=False)
+    for k in range(3):
+        x = (1 + k) * torch.randn(2, 6, 4, dtype=torch.float64) - k
+        torch.testing.assert_close(norm(x, training=True), torch.stack([one(x[i]) for i, one in enumerate(like)]))
+        torch.testing.assert_close(norm.running_mean, torch.stack([one.running_mean for one in like]))
+        variance = 0.9 * variance + 0.1 * x.var(1, correction=0)
+    torch.testing.assert_close(norm.running_var, variance)
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    evaluated = norm(x)
+    expected = (x - norm.running_mean[:, None]) / (variance[:, None] + 1e-3).sqrt()
+    torch.testing.assert_close(evaluated, expected * norm.weight[:, None] + norm.bias[:, None])
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+def test_rms_norm_divides_by_the_root_of_the_mean_square():
+    norm = disturbed(StackedRMSNorm(3, 2))
+    x = torch.tensor([[[3.0, 4.0, 0.0]], [[1.0, 1.0, 1.0]]])
+    expected = torch.stack([x[0] / (25 / 3) ** 0.5 * norm.weight[0], x[1] * norm.weight[1]])
+    torch.testing.assert_close(norm(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_drops_its_share_keeps_the_mean_and_does_nothing_outside_training():
+    drop, x = StackedDropout(0.2, [1, 2]), torch.ones(2, 400, 100)
+    assert drop(x) is x
+    y = drop(x, training=True)
+    assert set(y.unique().tolist()) == {0.0, 1.25}
+    share = (y == 0).float().mean((1, 2))
+    assert (share - 0.2).abs().max() < 5 * (0.2 * 0.8 / 40_000) ** 0.5  # five standard errors
+    assert not torch.equal(y[0], y[1])
+    again = drop(x, training=True)
+    assert ((y == 0) & (again == 0)).float().mean() < 0.05  # other units in each call: 0.04, not 0.2
+
+
+def test_dropout_is_the_same_for_a_run_alone_among_others_and_after_a_restart():
+    x = torch.randn(2, 8, 5)
+    both, alone = StackedDropout(0.5, [1, 2]), StackedDropout(0.5, [2])
+    for _ in range(2):
+        assert torch.equal(both(x, training=True)[1], alone(x[1:], training=True)[0])
+    again = StackedDropout(0.5, [7, 8])
+    again.load_state_dict(both.state_dict())
+    assert torch.equal(again(x, training=True), both(x, training=True))
+
+
+def test_rewards_are_divided_by_the_scale_of_the_discounted_returns_so_far_episode_by_episode():
+    norm, generator = RewardNorm(2, discount=0.9, most=2.0), np.random.default_rng(0)
+    returns, total = [], np.zeros(2)
+    for step in range(200):
+        reward = generator.normal(3, 1, 2)
+        ended = np.array([step % 7 == 6, step % 50 == 49])
+        total = 0.9 * total + reward
+        returns.append(total.copy())
+        norm.observe_(torch.from_numpy(reward), torch.from_numpy(ended))
+        total = np.where(ended, 0, total)
+    seen = np.stack(returns)
+    scale = np.maximum(seen.std(0), np.abs(seen).max(0) / 2)
+    np.testing.assert_allclose(norm.scale.numpy(), scale, rtol=1e-3)  # one ten-thousandth of an observation at first
+    assert (scale > seen.std(0)).all()  # here the largest return decides
+    torch.testing.assert_close(norm(torch.ones(2, 3)), (1 / norm.scale).float()[:, None].expand(2, 3))
+    wide = RewardNorm(2, discount=0.9, most=1e6)
+    wide.load_state_dict(norm.state_dict())
+    np.testing.assert_allclose(wide.scale.numpy(), seen.std(0), rtol=2e-3)

@@ -11,7 +11,7 @@ from conftest import StopAfter, refused
 from folders import PENDULUM, resume, rows, run, run_supervised
 
 import rl_plasticity_zoo
-from rl_plasticity import AGENTS, INTERVENTIONS, NETWORKS, OPTIMIZERS, make_intervention, plugins, supervised
+from rl_plasticity import AGENTS, INTERVENTIONS, NETWORKS, make_intervention, plugins, supervised
 from rl_plasticity.compare import compare
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
@@ -129,8 +129,3 @@ def test_an_injection_keeps_the_function_of_a_head_with_a_learned_activation():
     before = learner.net(x)
     make_intervention("plasticity_injection").apply_(learner, inputs={"net": (x,)})
     torch.testing.assert_close(learner.net(x), before)
-
-
-def test_optimizers_of_it_are_listed_with_those_of_the_core():
-    assert [*OPTIMIZERS][:4] == ["adam", "adamw", "sgd", "rmsprop"]
-    assert {"adamp", "muon", "upgd", "adaptive_upgd", "trac"} < {*OPTIMIZERS}
