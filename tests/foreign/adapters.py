@@ -27,12 +27,6 @@ def lora_embedding(net: nn.Module, tokens: Tensor) -> Tensor:
     return net.head(net.base_layer(tokens) + (low @ net.lora_embedding_B["default"].T) * 2.0)
 
 
-def lora_conv(net: nn.Module, x: Tensor) -> Tensor:
-    """As peft adapts a convolution: one of its kernel's size, then a pointwise one."""
-    x = F.relu(net.base_layer(x) + net.lora_B(net.lora_A(x)) * 0.5)
-    return net.head(x.mean((2, 3)))
-
-
 class LoraOfItself(nn.Linear):
     """As loralib: a linear layer with a forward of its own and bare factors."""
 
@@ -40,7 +34,6 @@ class LoraOfItself(nn.Linear):
         super().__init__(n, m)
         self.weight.requires_grad_(False)
         self.lora_A, self.lora_B = bare(rank, n, size=0.3), zeros(m, rank)
-        self.magnitude = nn.Parameter(self.weight.norm(dim=1).detach()) if isinstance(self, Dora) else None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) + (x @ self.lora_A.T @ self.lora_B.T) * 0.5
@@ -59,12 +52,6 @@ def ia3(net: nn.Module, x: Tensor) -> Tensor:
     scores = net.q(x) @ (net.k(x) * net.l_k).transpose(-1, -2)
     x = x + scores.softmax(-1) @ (net.v(x) * net.l_v)
     return net.head(net.down(F.relu(net.up(x)) * net.l_ff))
-
-
-def side_tuning(net: nn.Module, x: Tensor) -> Tensor:
-    """A frozen network and a small trained one, blended by a learned share."""
-    share = net.alpha.sigmoid()
-    return net.head(share * net.base(x) + (1 - share) * net.side(x))
 
 
 def merged(kind: type[nn.Linear]) -> nn.Module:
@@ -87,13 +74,7 @@ ADAPTERS = {
             lora_embedding_A=nn.ParameterDict({"default": torch.randn(2, 20)}),
             lora_embedding_B=nn.ParameterDict({"default": torch.zeros(8, 2)}), head=nn.Linear(8, 3)),
         ids, factors=("lora_*",), tables=(), transposed=("lora_embedding_A*",)),
-    "lora_conv": Expected(
-        lambda: made_of(lora_conv, base_layer=frozen(nn.Conv2d(3, 6, 3, padding=1)),
-            lora_A=nn.Conv2d(3, 2, 3, padding=1, bias=False), lora_B=nn.Conv2d(2, 6, 1, bias=False),
-            head=nn.Linear(6, 3)),
-        row(2, 3, 5, 5), factors=("lora_*",)),
     "lora_loralib": Expected(lambda: merged(LoraOfItself), OBS, heads=("4",), factors=("2.lora_*",)),
-    "dora": Expected(lambda: merged(Dora), OBS, heads=("4",), undecided=("2.lora_*", "2.magnitude", "2.bias")),
     "ia3": Expected(
         lambda: made_of(ia3, q=frozen(nn.Linear(8, 8)), k=frozen(nn.Linear(8, 8)), v=frozen(nn.Linear(8, 8)),
             up=frozen(nn.Linear(8, 8)), down=frozen(nn.Linear(8, 8)), head=frozen(nn.Linear(8, 8)), l_k=ones(8),
@@ -104,8 +85,4 @@ ADAPTERS = {
             down=nn.Linear(5, 2), up=nn.Linear(2, 8), head=nn.Linear(8, 3)),
         OBS),
     "bitfit": Expected(bit_fit, OBS, heads=("4",)),
-    "side_tuning": Expected(
-        lambda: made_of(side_tuning, base=frozen(mlp(5, 8, 6)), side=mlp(5, 4, 6),
-            alpha=nn.Parameter(torch.tensor(0.3)), head=nn.Linear(6, 3)),
-        OBS, undecided=("alpha",), units=1),
 }  # fmt: skip

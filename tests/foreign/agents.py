@@ -35,13 +35,6 @@ def option_critic(net: nn.Module, obs: Tensor, option: Tensor) -> tuple[Tensor, 
     return net.q(state), net.terminations(state).sigmoid(), logits.softmax(-1)
 
 
-def q_mix(net: nn.Module, values: Tensor, state: Tensor) -> Tensor:
-    """Agents' values are mixed by weights that layers make of the state."""
-    w1, w2 = net.hyper_w1(state).abs().view(-1, 3, 4), net.hyper_w2(state).abs().view(-1, 4, 1)
-    h = F.elu(torch.bmm(values.unsqueeze(1), w1) + net.hyper_b1(state).unsqueeze(1))
-    return torch.bmm(h, w2).squeeze(1) + net.value(state)
-
-
 OBS, BOTH = row(4, 5), rows((4, 5), (4, 2))
 
 AGENTS = {
@@ -68,8 +61,4 @@ AGENTS = {
             q=nn.Linear(6, 3), terminations=nn.Linear(6, 3), options_w=bare(3, 6, 2, size=0.4), options_b=zeros(3, 2)),
         lambda: (vectors(4, 5), torch.tensor([0, 2, 1, 1])), heads=("q", "terminations"), undecided=("options_?",),
         units=1),
-    "qmix": Expected(
-        lambda: made_of(q_mix, hyper_w1=nn.Linear(5, 3 * 4), hyper_b1=nn.Linear(5, 4), hyper_w2=nn.Linear(5, 4),
-            value=mlp(5, 4, 1)),
-        rows((4, 3), (4, 5)), heads=("hyper_w1", "hyper_b1", "hyper_w2", "value.2"), units=1),
 }  # fmt: skip

@@ -1,6 +1,7 @@
 """Networks on graphs and sets, as torch_geometric and the papers' own code have them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,25 +9,11 @@ from torch.nn import functional as F
 
 from foreign.expected import Expected, bare, made_of, mlp, row, vectors, zeros
 
-SOURCE, TARGET = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 5], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 5], [1, 2, 3, 4, 5, 0, 3, 5, 1]])
 
 
 def nodes() -> tuple[Tensor, Tensor]:
-    return vectors(6, 4), torch.stack([SOURCE, TARGET])
-
-
-def dense() -> tuple[Tensor, Tensor]:
-    a = torch.eye(6)
-    a[TARGET, SOURCE] = 1.0
-    return vectors(6, 4), a / a.sum(1, keepdim=True)
-
-
-def graph_convolution(n: int, m: int) -> nn.Module:
-    """Kipf and Welling's own: a bare matrix [in, out], the bias behind the neighbors' sum."""
-    return made_of(
-        lambda net, x, adj: torch.mm(adj, torch.mm(x, net.weight)) + net.bias,
-        weight=bare(n, m, size=n**-0.5), bias=bare(m, size=0.1),
-    )  # fmt: skip
+    return vectors(6, 4), EDGES
 
 
 def gcn_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -44,20 +31,14 @@ def gin_conv(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
     return net.nn(out + (1 + net.eps) * x)
 
 
-CONVOLUTIONS = {
-    gcn_conv: lambda n, m: {"lin": nn.Linear(n, m, bias=False), "bias": bare(m, size=0.1)},
-    gin_conv: lambda n, m: {"nn": mlp(n, 8, m), "eps": zeros(1)},
-}
-
-
-def two_of(conv: Callable[..., Tensor]) -> nn.Module:
-    """Two of a kind and a readout."""
+def two_of(conv: Callable[..., Tensor], parts: Callable[[int], dict[str, Any]]) -> nn.Module:
+    """Two of a kind and a readout; `parts` are one's by its width."""
 
     def forward(net: nn.Module, x: Tensor, edge_index: Tensor) -> Tensor:
         x = F.relu(net.conv1(x, edge_index))
         return net.lin(F.relu(net.conv2(x, edge_index)).mean(0, keepdim=True))
 
-    convs = {f"conv{i}": made_of(conv, **CONVOLUTIONS[conv](n, 6)) for i, n in ((1, 4), (2, 6))}
+    convs = {f"conv{i}": made_of(conv, **parts(n)) for i, n in ((1, 4), (2, 6))}
     return made_of(forward, **convs, lin=nn.Linear(6, 3))
 
 
@@ -68,12 +49,12 @@ def set_pooling(net: nn.Module, x: Tensor) -> Tensor:
 
 
 GRAPHS = {
-    "gcn": Expected(
-        lambda: made_of(lambda net, x, adj: F.log_softmax(net.gc2(F.relu(net.gc1(x, adj)), adj), dim=1),
-            gc1=graph_convolution(4, 8), gc2=graph_convolution(8, 3)),
-        dense, heads=("gc2.weight",), transposed=("gc?.weight",), biases={"gc1.bias": "", "gc2.bias": ""}),
-    "gcn_conv": Expected(lambda: two_of(gcn_conv), nodes, heads=("lin",), traced=False),
-    "gin": Expected(lambda: two_of(gin_conv), nodes, heads=("lin",), undecided=("*.eps",), units=3),
+    "gcn_conv": Expected(
+        lambda: two_of(gcn_conv, lambda n: {"lin": nn.Linear(n, 6, bias=False), "bias": bare(6, size=0.1)}),
+        nodes, heads=("lin",), traced=False),
+    "gin": Expected(
+        lambda: two_of(gin_conv, lambda n: {"nn": mlp(n, 8, 6), "eps": zeros(1)}),
+        nodes, heads=("lin",), undecided=("*.eps",), units=3),
     "deep_sets": Expected(
         lambda: made_of(lambda net, x: net.rho(net.phi(x).sum(1)), phi=mlp(4, 8, 6), rho=mlp(6, 8, 3)),
         row(2, 5, 4), heads=("rho.2",), units=2),

@@ -29,13 +29,7 @@ USEFUL = re.compile(r"\w=|[Pp]ass |[Uu]se |[Mm]ake |nothing|needs |holds none|ta
 
 
 class Case:
-    """One network, in float64 where it can be, put back as it was before each cell.
-
-    Attributes:
-        named: all parameters.
-        parameters: those that are trained.
-        first: what all are at first.
-    """
+    """One network, in float64 where it can be, put back as it was before each cell."""
 
     def __init__(self, expected: Expected) -> None:
         self.expected = expected
@@ -91,11 +85,7 @@ class Case:
 
 
 class Cell:
-    """One method on one network.
-
-    Attributes:
-        left: the parameters that a warning says are left alone.
-    """
+    """One method on one network."""
 
     def __init__(self, case: Case, with_example: bool, said: list[warnings.WarningMessage]) -> None:
         self.case, self.expected, self.with_example, self.said = case, case.expected, with_example, said
@@ -129,10 +119,6 @@ class Cell:
         with mock.patch.object(resets, "read", lambda net, given=None: self.case.structure(given is not None)):
             make = self.expected.make if name == "head" else None
             make_intervention(name, **settings).apply_(self.net, (), example=example, make=make)
-
-    def warned(self, pattern: str) -> bool:
-        """Whether something like this was said."""
-        return any(re.search(pattern, str(warning.message)) for warning in self.said)
 
     @property
     def left(self) -> set[str]:
@@ -506,7 +492,7 @@ def swr(cell: Cell) -> None:
         assert_close(cell.net.get_parameter(name), w * ((p * w).sum() / w.square().sum()), name)
         changed.add(name)
     cell.assert_left_alone(changed, grown)
-    if not cell.warned(r"^swr (?!.*roles=)"):
+    if not any(re.search(r"^swr (?!.*roles=)", str(warning.message)) for warning in cell.said):
         for after, output in zip(exact_values(cell), before, strict=True):
             factor = (after * output).sum() / output.square().sum()
             assert_near(after, factor * output, cell, "f' = C f")
@@ -531,7 +517,7 @@ class Recycled(NamedTuple):
     """What is new of units that were recycled: entries by the names of their parameters."""
 
     weights: dict[str, Tensor]
-    norms: dict[str, Tensor]  # of their norm layers
+    norms: dict[str, Tensor]
     biases: dict[str, Tensor]
 
 
@@ -691,14 +677,11 @@ ORACLES: dict[str, Callable[[Cell], None]] = {
 
 
 class Result(NamedTuple):
-    """What came of one cell: the word, and why."""
-
     word: str
     why: str
 
 
 def result(case: Case, method: str, with_example: bool) -> Result:
-    """What comes of one method on one network."""
     torch.default_generator.manual_seed(1)  # torch.manual_seed looks for other devices, which takes longer
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

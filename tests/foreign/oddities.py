@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune
 
-from foreign.expected import Expected, bare, frozen, made_of, mlp, ones, row, rows, vectors, zeros
+from foreign.expected import Expected, bare, frozen, made_of, mlp, ones, row, rows, vectors
 
 X = row(4, 5)
 
@@ -98,10 +98,10 @@ def fused_ensemble(net: nn.Module, x: Tensor) -> Tensor:
     return torch.baddbmm(net.b2, torch.baddbmm(net.b1, x.expand(3, *x.shape), net.w1).relu(), net.w2)
 
 
-def members(forward: Callable[..., Tensor], traced: bool = False) -> Expected:
+def members(forward: Callable[..., Tensor]) -> Expected:
     parts = {"w1": (3, 5, 8), "b1": (3, 1, 8), "w2": (3, 8, 2), "b2": (3, 1, 2)}
     make = lambda: made_of(forward, **{name: bare(*shape, size=0.4) for name, shape in parts.items()})  # noqa: E731
-    return Expected(make, X, heads=("w2",), undecided=("*",), traced=traced)
+    return Expected(make, X, heads=("w2",), undecided=("*",), traced=False)
 
 
 # --- single numbers and vectors -------------------------------------------------------------------------------------
@@ -111,13 +111,6 @@ def temperature(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
     """CLIP's: the logarithm of a scale."""
     image, text = F.normalize(net.image(image)), F.normalize(net.text(text))
     return net.logit_scale.exp() * image @ text.t()
-
-
-def fixup(net: nn.Module, x: Tensor) -> Tensor:
-    """Zhang et al. (2019): scalars in place of norms."""
-    x = net.first(x).relu()
-    out = F.relu(net.lin1(x + net.bias1) + net.bias2)
-    return net.head(F.relu(net.lin2(out) * net.scale + net.bias3 + x))
 
 
 def energy_gradient(net: nn.Module, x: Tensor) -> Tensor:
@@ -221,11 +214,6 @@ ODDITIES = {
         lambda: made_of(temperature, image=nn.Linear(5, 4), text=nn.Linear(6, 4),
             logit_scale=nn.Parameter(torch.tensor(math.log(1 / 0.07)))),
         rows((4, 5), (4, 6)), heads=("image", "text"), undecided=("logit_scale",)),
-    "fixup": Expected(
-        lambda: made_of(fixup, first=nn.Linear(5, 8), lin1=nn.Linear(8, 8, bias=False),
-            lin2=nn.Linear(8, 8, bias=False), head=nn.Linear(8, 3), bias1=zeros(1), bias2=zeros(1), bias3=zeros(1),
-            scale=ones(1)),
-        X, undecided=("scale",)),
     "energy_gradient": Expected(
         lambda: made_of(energy_gradient, energy=nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 1))),
         row(3, 4), heads=("energy.2",), units=1, followed=False),

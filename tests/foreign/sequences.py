@@ -42,21 +42,6 @@ def mamba(net: nn.Module, tokens: Tensor) -> Tensor:
     return net.head(h + net.out_proj(y))
 
 
-def biased_keys(net: nn.Module, x: Tensor) -> Tensor:
-    """torch's attention with an additional key and value, behind a mask."""
-    x = net.inputs(x)
-    mask = torch.ones(4, 4, dtype=torch.bool).triu(1)
-    return net.head(net.attention(x, x, x, attn_mask=mask, need_weights=False)[0])
-
-
-def multi_query(net: nn.Module, x: Tensor) -> Tensor:
-    """Several heads of queries, one of keys and values, in one packed layer."""
-    q, k, v = net.qkv(net.norm(x)).split([8, 4, 4], -1)
-    q = q.unflatten(-1, (2, 4)).transpose(1, 2)
-    y = (q @ k.unsqueeze(1).transpose(-1, -2)).softmax(-1) @ v.unsqueeze(1)
-    return net.head(x + net.out(y.transpose(1, 2).flatten(2)))
-
-
 def switch(net: nn.Module, x: Tensor) -> Tensor:
     """Each example goes to its best expert alone, with a residual."""
     h = net.first(x)
@@ -95,14 +80,6 @@ SEQUENCES = {
             out_proj=nn.Linear(16, 8, bias=False), head=nn.Linear(8, 20)),
         ids, norms=("norm.weight",), gains=("D",), undecided=("A_log",), biases={"dt_bias": "dt_proj.weight"},
         traced=False),
-    "mha_bias_kv": Expected(
-        lambda: made_of(biased_keys, inputs=nn.Linear(5, 8), head=nn.Linear(8, 3),
-            attention=nn.MultiheadAttention(8, 2, add_bias_kv=True, batch_first=True)),
-        row(2, 4, 5), vectors=("attention.bias_?",)),
-    "multi_query": Expected(
-        lambda: made_of(multi_query, norm=nn.LayerNorm(8), qkv=nn.Linear(8, 8 + 4 + 4), out=nn.Linear(8, 8),
-            head=nn.Linear(8, 3)),
-        row(2, 4, 8), norms=("norm.weight",)),
     "moe_switch": Expected(
         lambda: made_of(switch, first=nn.Linear(5, 6), router=nn.Linear(6, 2), norm=nn.LayerNorm(6),
             experts=nn.ModuleList(mlp(6, 8, 6) for _ in range(2)), head=nn.Linear(6, 2)),

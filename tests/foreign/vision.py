@@ -70,11 +70,6 @@ def c3_d(net: nn.Module, x: Tensor) -> Tensor:
     return net.fc(F.relu(net.conv2(x)).mean([2, 3, 4]))
 
 
-def u_net(net: nn.Module, x: Tensor) -> Tensor:
-    skip = net.down1(x)
-    return net.head(net.merge(torch.cat([net.up(net.down2(skip)), skip], 1)))
-
-
 def image(n: int = 3) -> Tensor:
     return vectors(2, n, 8, 8)
 
@@ -112,12 +107,6 @@ VISION = {
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 6, 2, stride=2, groups=2),
             nn.ReLU(), nn.Conv2d(6, 3, 1)),
         image, heads=("4",), transposed=("2.weight",), units=1),
-    "unet": Expected(
-        lambda: made_of(u_net, down1=nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU()),
-            down2=nn.Sequential(nn.Conv2d(4, 6, 3, stride=2, padding=1), nn.GroupNorm(2, 6), nn.ReLU()),
-            up=nn.ConvTranspose2d(6, 4, 2, stride=2), merge=nn.Sequential(nn.Conv2d(8, 4, 3, padding=1), nn.ReLU()),
-            head=nn.Conv2d(4, 2, 1)),
-        row(2, 3, 8, 8), norms=("down?.1.weight",), transposed=("up.weight",), units=2),
     "dcgan_generator": Expected(
         lambda: nn.Sequential(nn.ConvTranspose2d(6, 8, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU(True),
             nn.ConvTranspose2d(8, 4, 4, 2, 1, bias=False), nn.BatchNorm2d(4), nn.ReLU(True),
