@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 __version__ = "0.3.0.dev0"
 
 _HOMES = {
-    "agents": "AGENTS SAC Agent Batch ReplayBuffer",
-    "learning.attached": "attach",
-    "errors": "FaultyRun SettingsError",
-    "interventions": "INTERVENTIONS Intervention make_intervention",
-    "learning.learner": "Learner",
-    "metrics": "METRICS",
-    "networks": "MLP NETWORKS",
-    "learning.optimizers": "OPTIMIZERS",
-    "diagnosis.probe": "Probe measure",
-    "diagnosis.verdict": "diagnose",
-    "regularizers": "REGULARIZERS Chain Regularizer make_regularizer",
-    "runs.command": "CALLBACKS",
-    "runs.folder": "RunFolder",
-    "runs.trained": "load_agent",
-    "settings": "Setting",
-    "tasks": "DATA TASKS",
+    "agents": ("AGENTS", "SAC", "Agent", "Batch", "ReplayBuffer"),
+    "learning.attached": ("attach",),
+    "errors": ("FaultyRun", "SettingsError"),
+    "interventions": ("INTERVENTIONS", "Intervention", "make_intervention"),
+    "learning.learner": ("Learner",),
+    "metrics": ("METRICS",),
+    "networks": ("MLP", "NETWORKS"),
+    "learning.optimizers": ("OPTIMIZERS",),
+    "diagnosis.probe": ("Probe", "measure"),
+    "diagnosis.verdict": ("diagnose",),
+    "regularizers": ("REGULARIZERS", "Chain", "Regularizer", "make_regularizer"),
+    "runs.command": ("CALLBACKS",),
+    "runs.folder": ("RunFolder",),
+    "runs.trained": ("load_agent",),
+    "settings": ("Setting",),
+    "tasks": ("DATA", "TASKS"),
 }
 
 __all__ = [
@@ -82,13 +82,14 @@ __all__ = [
 
 
 # Packages in the extra `rl`: the commands and the agents need them, regularizers in a loop of torch do not.
-_OF_RL = "dm_control gymnasium matplotlib mujoco filelock packaging scipy shimmy sklearn tensorboard tqdm yaml"
+_OF_RL = {"dm_control", "gymnasium", "matplotlib", "mujoco", "filelock", "packaging", "scipy", "shimmy"}
+_OF_RL |= {"sklearn", "tensorboard", "tqdm", "yaml"}
 
 
 def which_extra(error: BaseException) -> str:
     """The clause of an import error that says what to install; empty if no extra of this package provides it."""
     module = error.name if isinstance(error, ModuleNotFoundError) and error.name else ""
-    return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL.split() else ""
+    return ': pip install "rl_plasticity[rl]"' if module.partition(".")[0] in _OF_RL else ""
 
 
 def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -107,7 +108,7 @@ _COMMANDS = ("compare", "evaluate", "status", "supervised", "train", "watch")
 
 
 def __getattr__(name: str) -> object:
-    home = name if name in _COMMANDS else next((home for home, names in _HOMES.items() if name in names.split()), None)
+    home = name if name in _COMMANDS else next((home for home, names in _HOMES.items() if name in names), None)
     if home is not None:
         try:
             module = importlib.import_module(f"rl_plasticity.{home}")

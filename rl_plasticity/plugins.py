@@ -34,8 +34,10 @@ NAMES: tuple[str, ...] = (
     "INTERVENTIONS",
     "NETWORKS",
     "OPTIMIZERS",
+    "PARAMETRIZATIONS",
+    "REGULARIZERS",
+    "TASKS",
 )
-NAMES += ("PARAMETRIZATIONS", "REGULARIZERS", "TASKS")
 loaded: list[str] = []  # the modules that were named in this process, in order; workers import the same ones
 _sources: dict[str, tuple[object, str]] = {}  # each module's import, and the digest of its source at that time
 preset_folders: list[Path] = []  # those of plugs

@@ -20,7 +20,7 @@ class Agent(Restartable, Protocol):
     ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)`` and stands in `AGENTS` by its name; its other
     arguments are its settings. `regularize` makes a network's regularizer; a seed makes a run's weights and draws. The
     state, random streams included, is in ``state_dict``. `learners`, `followers` and `restart_` are for interventions.
-    ``examples/td3.py`` is one in a hundred lines.
+    ``examples/td3.py`` is one.
 
     A class may have these members too:
 

@@ -197,7 +197,7 @@ class SAC(nn.Module):
         return bellman_target(batch, next_q, next_log_prob, self.temperature.net())
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
-        """One gradient update of critic, target, actor and temperature.
+        """One gradient update of critic, target network, actor and temperature.
 
         Args:
             batch: ``[runs, batch, ...]``.
@@ -218,7 +218,7 @@ class SAC(nn.Module):
 
         act, log_prob = sample_action(self.actor.net(batch.obs), noise[1])
         loss_pi = actor_loss(self.critic.net(batch.obs, act), log_prob, alpha)
-        of_actor = self.actor.minimize(loss_pi, (batch.obs,))
+        of_actor = self.actor.minimize(loss_pi, (batch.obs,))  # differentiates the actor's parameters alone
 
         entropy = -log_prob.detach().mean(-1)
         self.temperature.minimize(self.temperature.net() * (entropy - self.target_entropy))

@@ -26,12 +26,12 @@ Kind = Literal[
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Array = NDArray[Any]
 # The attributes that a step of classic control reads, by class; times and limits stay.
-CONSTANTS: Mapping[str, str] = {
-    "CartPoleEnv": "gravity masscart masspole length force_mag",
-    "PendulumEnv": "g m l",
-    "AcrobotEnv": "LINK_MASS_1 LINK_MASS_2 LINK_LENGTH_1 LINK_COM_POS_1 LINK_COM_POS_2 LINK_MOI",
-    "MountainCarEnv": "gravity force",
-    "Continuous_MountainCarEnv": "power",
+CONSTANTS: Mapping[str, Sequence[str]] = {
+    "CartPoleEnv": ("gravity", "masscart", "masspole", "length", "force_mag"),
+    "PendulumEnv": ("g", "m", "l"),
+    "AcrobotEnv": ("LINK_MASS_1", "LINK_MASS_2", "LINK_LENGTH_1", "LINK_COM_POS_1", "LINK_COM_POS_2", "LINK_MOI"),
+    "MountainCarEnv": ("gravity", "force"),
+    "Continuous_MountainCarEnv": ("power",),
 }
 
 
@@ -251,7 +251,7 @@ def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
     if of is None:
         known = "MuJoCo physics, or one of classic control"
         raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {_name(env)} is neither")
-    return _Attributes(inner, CONSTANTS[of].split())
+    return _Attributes(inner, CONSTANTS[of])
 
 
 class _Attributes:

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.learning.torch_state import TorchState, stepped
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import ActivationReader, forget_, term_of
+from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
 from rl_plasticity.structure.layer import unwrapped
@@ -299,7 +299,7 @@ class Attached:
         self._penalizing = True
         try:
             with torch.enable_grad(), self.regularizer.outside_autocast():
-                penalty = term_of(self.regularizer, self.net, self._inputs)
+                penalty = penalty_of(self.regularizer, self.net, self._inputs)
                 depends = penalty.requires_grad and parameters  # the penalty of a projection is a constant
                 found = torch.autograd.grad(penalty.sum(), [*parameters.values()], allow_unused=True) if depends else ()
         finally:

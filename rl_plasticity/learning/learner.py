@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.learning.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, SoftWeightRescaling, Unregularized
-from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, term_of
+from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, penalty_of
 from rl_plasticity.seeding import derive
 from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import runs_of
@@ -69,7 +69,7 @@ class Learner(nn.Module):
         """
         named = dict(self.net.named_parameters())
         parameters: list[Tensor] = [named[name] for name in self.optimizer.names]
-        penalty = term_of(self.regularizer, self.net, inputs)
+        penalty = penalty_of(self.regularizer, self.net, inputs)
         gradients = torch.autograd.grad((loss + penalty).sum(), parameters)
         self.regularizer.observe_loss_(self.net, loss.detach())
         self.regularizer.observe_(self.net, dict(zip(self.optimizer.names, gradients, strict=True)))

@@ -40,6 +40,7 @@ class OfGradients(NamedTuple):
     better: Direction | None = None
 
 
+# Of each layer. A network's summary `mean_NAME` is logged too, and `sigma1` there is the largest of all layers.
 METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
     "frobenius_norm": OfWeights(lambda matrix, s: frobenius_norm(matrix)),
     "sigma1": OfWeights(lambda matrix, s: s[..., 0]),

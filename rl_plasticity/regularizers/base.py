@@ -537,7 +537,7 @@ class Regularizer(nn.Module):
         self.prepared = False
 
 
-def term_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = None) -> Tensor:
+def penalty_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = None) -> Tensor:
     """The regularizer's `penalty`, ``[*runs]``, computed outside autocast unless it looks at data.
 
     If it looks at data, autocast is as it was when the loop called the network.
@@ -655,5 +655,5 @@ class Chain(Regularizer):
         total = self._zeros()
         for of_kind in self.kinds:
             if of_kind:
-                total = total + functools.reduce(torch.add, [term_of(part, net, inputs) for part in of_kind])
+                total = total + functools.reduce(torch.add, [penalty_of(part, net, inputs) for part in of_kind])
         return total

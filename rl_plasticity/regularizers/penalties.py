@@ -270,7 +270,7 @@ class Spectral(Regularizer):
         with torch.no_grad():
             new_v = _unit(_product(u, matrix).mT, v)
             v.copy_(new_v)
-        image = _product(matrix, new_v)  # the new vectors themselves: the buffers change before the backward pass
+        image = _product(matrix, new_v)  # not v, which the next call overwrites: the backward pass may come after it
         with torch.no_grad():
             new_u = _unit(image.mT, u)
             u.copy_(new_u)
@@ -290,7 +290,7 @@ class Spectral(Regularizer):
                 vectors.setdefault(vector.shape[-1], []).append(wide(vector))
         total = self._zeros()
         if sigmas:
-            sigma1 = torch.stack(sigmas).flatten(-3)  # [layers, *runs]
+            sigma1 = torch.stack(sigmas).squeeze(-1).squeeze(-1)  # [layers, *runs]
             total = total + (sigma1**self.k - 1).square().sum(0)
         if gains:
             total = total + (torch.cat(gains, dim=-1) - 1).square().sum(-1)

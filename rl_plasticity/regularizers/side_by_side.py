@@ -8,7 +8,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.regularizers.base import Regularizer, RunSlice, term_of, view_of
+from rl_plasticity.regularizers.base import Regularizer, RunSlice, penalty_of, view_of
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
 
 
@@ -40,7 +40,7 @@ class SideBySide(Regularizer):
         terms = []
         for part, runs in self.made_of():
             mine = None if call is None else Arguments(*with_tensors(call, itemgetter(runs)))
-            terms.append(term_of(part, view_of(net, runs), mine))
+            terms.append(penalty_of(part, view_of(net, runs), mine))
         return torch.cat(terms)
 
 

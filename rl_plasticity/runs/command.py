@@ -122,7 +122,7 @@ class Command(Generic[S, B]):
             return finished
 
     def foretold(self, session: Session[S], built: B) -> list[str]:
-        """Four lines that announce the run to the user; see `plan.foretold`."""
+        """The lines that announce the run to the user; see `plan.foretold`."""
         return foretold(session.settings, session.plan, *self.length(session.settings, built))
 
     def check(self, settings: S) -> None:

@@ -139,8 +139,8 @@ class AgentUpdates(Updates[Any]):
         def update(several: list[int], share: int) -> Mapping[str, Tensor]:
             runs, noise = self.shares.slices[share], noises[share]
             done: Mapping[str, Tensor] = {}
-            for number, i in enumerate(several, session.progress.updates + 1):
-                each = self._updates_between if number % self._actor_every else self._updates
+            for count, i in enumerate(several, session.progress.updates + 1):
+                each = self._updates_between if count % self._actor_every else self._updates
                 done = each[share](batch_of(i, runs), noise[i])
             return done
 
