@@ -118,7 +118,7 @@ def test_several_environments_are_shown_in_turn():
 @pytest.mark.parametrize("name", CLASSIC)
 def test_the_constants_of_classic_control_are_scaled_each_by_a_factor_of_its_own_and_come_back(name):
     env = Changing(gym.make(name), ["dynamics"], seed=4, dynamics_factor=3.0)
-    task, names = env.unwrapped, CONSTANTS[CLASSIC[name]].split()
+    task, names = env.unwrapped, CONSTANTS[CLASSIC[name]]
     first = np.array([getattr(gym.make(name).unwrapped, one) for one in names])
     logs = []
     for number in range(1, 30):
@@ -139,10 +139,10 @@ def test_the_constants_of_classic_control_are_scaled_each_by_a_factor_of_its_own
         assert (task.total_mass, task.polemass_length) == (1.1, 0.05)
 
 
-@pytest.mark.parametrize(("name", "constant"), [(n, c) for n, kind in CLASSIC.items() for c in CONSTANTS[kind].split()])
+@pytest.mark.parametrize(("name", "constant"), [(n, c) for n, kind in CLASSIC.items() for c in CONSTANTS[kind]])
 def test_a_step_follows_every_constant(name, constant):
     env, same = (Changing(gym.make(name), ["dynamics"]) for _ in range(2))
-    factors = [2.0 if one == constant else 1.0 for one in CONSTANTS[CLASSIC[name]].split()]
+    factors = [2.0 if one == constant else 1.0 for one in CONSTANTS[CLASSIC[name]]]
     env.reset(seed=0), same.reset(seed=0)
     env.physics[0].scale(*factors)
     act = env.action_space.high * 0.5 if isinstance(env.action_space, gym.spaces.Box) else 0
