@@ -313,36 +313,3 @@ def test_coco_is_read_with_its_classes_in_order_without_crowds_and_the_5k_held_o
     image, mirrored = task.prepare(picture, boxes, train=False)
     assert image.shape == (3, 320, 640)
     assert mirrored.tolist() == boxes.tolist()
-
-
-def test_voc_is_read_with_the_masks_of_both_sets_and_scaled_cropped_and_padded(tmp_path, pillow):
-    from scipy.io import savemat
-
-    mask = np.zeros((30, 50), np.uint8)
-    mask[5:10, 5:20], mask[0] = 15, 255
-    for name in ("a", "b", "c"):
-        save(pillow, tmp_path / "JPEGImages" / f"{name}.jpg", np.full((30, 50, 3), 90, np.uint8))
-    palette = pillow.fromarray(mask).convert("P")
-    palette.putpalette([i % 256 for i in range(768)])
-    (tmp_path / "SegmentationClass").mkdir()
-    palette.save(tmp_path / "SegmentationClass" / "a.png")
-    save(pillow, tmp_path / "SegmentationClassAug" / "b.png", mask)
-    (tmp_path / "cls").mkdir()
-    savemat(tmp_path / "cls" / "c.mat", {"GTcls": {"Segmentation": mask}})
-    lists = tmp_path / "ImageSets" / "Segmentation"
-    lists.mkdir(parents=True)
-    (lists / "train_aug.txt").write_text("/JPEGImages/a.jpg /SegmentationClass/a.png\n/JPEGImages/b.jpg /x/b.png\n")
-    (lists / "val.txt").write_text("c\na\n")
-    task = segmentation.Segmentation(segmentation.PAPER, tmp_path)
-    data = task.data(0)
-    assert (data["train"].names, data["validation"].names) == (["a", "b"], ["c", "a"])
-    for picture, classes in [*data["train"], data["validation"][0]]:
-        assert picture.shape == (30, 50, 3)
-        assert np.array_equal(classes, mask)
-    image, classes = task.prepare(*data["validation"][0], train=False)
-    assert image.shape == (3, 513, 513)
-    assert torch.equal(classes[:30, :50], torch.tensor(mask).long())
-    assert (classes[30:] == 255).all()
-    image, classes = task.prepare(*data["train"][0], train=True)
-    assert image.shape == (3, 513, 513)
-    assert {*classes.unique().tolist()} == {0, 15, 255}

@@ -278,33 +278,10 @@ def penalized(cell: Cell, regularizer: Regularizer, wanted: Tensor, what: str) -
         assert_close(zero if theirs is None else theirs, zero if mine is None else mine, f"gradient of {name}")
 
 
-def of_each(method: str, distance: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Cell], None]:
-    """A penalty that is half the sum of each parameter's distance from what it was at first."""
-
-    def oracle(cell: Cell) -> None:
-        regularizer = cell.make(method, coef=0.5)
-        cell.grow_()
-        total = sum(distance(p.double(), cell.first[name].double()) for name, p in cell.case.parameters.items())
-        penalized(cell, regularizer, 0.5 * total, method)
-
-    return oracle
-
-
-def sorted_distance(p: Tensor, first: Tensor) -> Tensor:
-    return (p.flatten().sort().values - first.flatten().sort().values).square().mean()
-
-
-def ewc(cell: Cell) -> None:
-    regularizer = cell.make("ewc", coef=0.5, fisher_decay=0.5, anchor_decay=0.25)
-    grown = cell.grow_()
-    regularizer.observe_(cell.net, {name: grown[name].cos() for name in cell.case.parameters})
-    regularizer.project_(cell.net)
-    total = torch.zeros(())
-    for name, p in cell.case.parameters.items():
-        fisher = 0.5 * grown[name].cos().double().square()
-        anchor = 0.25 * cell.first[name].double() + 0.75 * grown[name].double()
-        total = total + (fisher * (p - anchor).square()).sum()
-    penalized(cell, regularizer, 0.25 * total, "ewc")
+def l2(cell: Cell) -> None:
+    regularizer = cell.make("l2", coef=0.5)
+    total = sum(p.double().square().sum() for p in cell.case.parameters.values())
+    penalized(cell, regularizer, 0.25 * total, "l2")
 
 
 def spectral(cell: Cell) -> None:
@@ -379,23 +356,6 @@ def feature_rank(cell: Cell) -> None:
             regularizer.project_(cell.net)
     # Power iteration comes from below.
     assert 0.6 * wanted <= penalty <= wanted * (1 + 1e-4) + 1e-9, f"{penalty} for {wanted}"
-
-
-def weight_decay(cell: Cell) -> None:
-    grown = cell.project_("weight_decay", grow=True, coef=0.25)
-    for name, p in cell.case.parameters.items():
-        assert_close(p, grown[name] - 0.25 * cell.first[name], name)
-    cell.assert_left_alone(cell.case.parameters, grown)
-
-
-def hare_tortoise(cell: Cell) -> None:
-    regularizer = cell.make("hare_tortoise", every_updates=2, momentum=0.5)
-    grown = cell.grow_()
-    regularizer.project_(cell.net)
-    cell.assert_left_alone((), grown)
-    regularizer.project_(cell.net)
-    for name, p in cell.case.parameters.items():
-        assert_close(p, 0.25 * cell.first[name] + 0.75 * grown[name], name)
 
 
 def weight_clipping(cell: Cell) -> None:
@@ -651,12 +611,7 @@ def polar(w: Tensor) -> Tensor:
 
 
 ORACLES: dict[str, Callable[[Cell], None]] = {
-    "l2": of_each("l2", lambda p, _: 0.5 * p.square().sum()),
-    "l2_init": of_each("l2_init", lambda p, first: 0.5 * (p - first).square().sum()),
-    "wasserstein": of_each("wasserstein", sorted_distance),
-    "ewc": ewc,
-    "weight_decay": weight_decay,
-    "hare_tortoise": hare_tortoise,
+    "l2": l2,
     "churn": churn,
     "spectral": spectral,
     "weight_clipping": weight_clipping,

@@ -4,10 +4,9 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 from foreign import FOREIGN
 from foreign.__main__ import PAGE, counts
-from foreign.matrix import CRASH, ORACLES, REFUSED, WRONG, Case, is_in, of_activation, result, results
+from foreign.matrix import CRASH, ORACLES, WRONG, Case, is_in, of_activation, result, results
 
 from rl_plasticity.interventions import INTERVENTIONS, recycling
 from rl_plasticity.regularizers import REGULARIZERS
@@ -36,9 +35,10 @@ def test_the_page_has_a_row_for_each_network_and_a_column_for_each_method_and_co
     heads = re.findall(r"^\| network \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     assert all(head.split(" | ") == [*ORACLES] for head in heads)
     # These act on parameters, whichever layers they are of.
-    by_network = {"periodic", "optimizer", "shrink_perturb", "selective_reinit"}
+    by_parameter = {"periodic", "optimizer", "shrink_perturb", "selective_reinit"}
+    by_parameter |= {"l2_init", "wasserstein", "ewc", "weight_decay", "hare_tortoise"}  # as l2
     as_another = {"dash", "regrama", "plasticity_injection"}  # as fire and redo; the last in networks made for it
-    expected = {*REGULARIZERS, *INTERVENTIONS} - {"none"} - by_network - as_another
+    expected = {*REGULARIZERS, *INTERVENTIONS} - {"none"} - by_parameter - as_another
     assert {method.split()[0] for method in ORACLES} == expected
 
 
@@ -122,24 +122,3 @@ def test_an_oracle_finds_units_whose_columns_are_not_theirs(name, monkeypatch):
     for module in (structure, recycling):
         monkeypatch.setattr(module, "recyclable", lambda net, units, example: [*units], raising=False)
     assert result(Case(FOREIGN[name]), "redo", True).word == WRONG
-
-
-@pytest.mark.parametrize(
-    ("message", "word"),
-    [("pass example=(a real input, ...)", REFUSED), ("no", CRASH), ("pass this\nor that", CRASH), (None, CRASH)],
-)
-def test_a_refusal_is_one_line_of_this_package_that_says_what_to_do(message, word, monkeypatch):
-    case = Case(FOREIGN["vgg"])
-    case.structure(True)
-    if message is None:  # an error of torch's
-        monkeypatch.setattr(Structure, "require_order", lambda self, method: torch.ones(2) @ torch.ones(3))
-    else:
-        monkeypatch.setattr(Structure, "require_order", refusing(message))
-    assert result(case, "swr", True).word == word
-
-
-def refusing(message):
-    """As a method of the package that raises this."""
-    code = compile(f"def require_order(self, method):\n    raise ValueError({message!r})", structure.__file__, "exec")
-    exec(code, names := {})
-    return names["require_order"]

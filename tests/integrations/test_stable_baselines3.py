@@ -256,20 +256,6 @@ def test_a_features_extractor_is_regularized_once_by_whoever_trains_it(shared):
     assert names["critic"] & extractor == (set() if shared else extractor)
 
 
-@pytest.mark.parametrize("kind", ["SAC", "PPO"])
-def test_dictionaries_as_observations_are_read_too(kind):
-    env = gym.wrappers.TransformObservation(
-        environment("Pendulum-v1"),
-        lambda obs: {"all": obs, "one": obs[:1]},
-        gym.spaces.Dict(all=gym.spaces.Box(-np.inf, np.inf, (3,)), one=gym.spaces.Box(-1, 1, (1,))),
-    )
-    settings = CASES[kind][1]
-    model = getattr(sb3, kind)("MultiInputPolicy", env, policy_kwargs={"net_arch": [8, 8]}, device="cpu", **settings)
-    learn(model, Regularize("wrs", every_updates=1))
-    hidden = model.actor.latent_pi[0] if kind == "SAC" else model.policy.mlp_extractor.policy_net[0]
-    torch.testing.assert_close(hidden.weight.norm(dim=1), torch.ones(8))
-
-
 # --- saved, loaded, gone on -------------------------------------------------------------------------------------------
 
 
