@@ -24,24 +24,6 @@ def lpq_norm(matrix: Tensor, p: float = 2.0, q: float = 2.0) -> Tensor:
 
 
 @torch.no_grad()
-def balance(lower: Tensor, upper: Tensor, p: float = 2.0, *, initial: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """|r - r_0| with r = ||W'|| / ||W||: how far the ratio of two layers' norms has moved, ``[*runs]``; 0 is balanced.
-
-    Source: Oh et al. (2024), Definition 2, where W' is the one of the two whose norm was the larger at the start, and
-    the norm is Frobenius (p = 2; other p: entry-wise l_p).
-
-    Args:
-        lower, upper: two layers' weights ``[*runs, out, fan_in]``.
-        initial: both at the start. Without them (ours) W' is `upper` and r_0 = 1: equal norms are balanced.
-    """
-    ratio = lpq_norm(upper, p, p) / lpq_norm(lower, p, p)
-    if initial is None:
-        return (ratio - 1).abs()
-    first = lpq_norm(initial[1], p, p) / lpq_norm(initial[0], p, p)
-    return torch.where(first >= 1, ratio - first, 1 / ratio - 1 / first).abs()
-
-
-@torch.no_grad()
 def balancedness(weights: Sequence[Tensor], p: float = 2.0, q: float = 2.0, updates: int = 200) -> Tensor:
     """The network's l_{p,q} norm over the smallest one among rescalings with the same function, ``[*runs]``, >= 1.
 

@@ -18,7 +18,7 @@ from rl_plasticity.evaluate import evaluate
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.metrics import METRICS
-from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.seeding import derive
@@ -161,32 +161,17 @@ def test_the_twins_of_altnet_learn_as_two_agents_on_the_same_batches_and_a_reset
         for p, q in zip(one.parameters(), twin.parameters(), strict=True):
             assert torch.equal(p, q)
     obs = torch.rand(2, 5, 3)
-    assert torch.equal(agent.act(obs), alone[0].act(obs))
-    before = [copy.deepcopy(twin.actor.state_dict()) for twin in agent.twins]
+    before = [copy.deepcopy(twin.actor.state_dict()["net.trunk.0.weight"]) for twin in agent.twins]
     make_intervention("periodic").apply_(agent, runs=[1])
     assert agent.acting.tolist() == [0, 1]
-    assert torch.equal(agent.act(obs)[1], alone[1].act(obs)[1])  # has learned
-    assert torch.equal(agent.act(obs)[0], alone[0].act(obs)[0])
+    assert torch.equal(agent.act(obs), torch.stack([alone[0].act(obs)[0], alone[1].act(obs)[1]]))
     first, second = (twin.actor.state_dict()["net.trunk.0.weight"] for twin in agent.twins)
-    assert torch.equal(second, before[1]["net.trunk.0.weight"])
-    assert [torch.equal(first[run], before[0]["net.trunk.0.weight"][run]) for run in (0, 1)] == [True, False]
-    assert agent.twins[0].actor.optimizer.step.tolist() == [4, 0]
+    assert torch.equal(second, before[1])
+    assert [torch.equal(first[run], before[0][run]) for run in (0, 1)] == [True, False]
     assert agent.twins[0].temperature.optimizer.step.tolist() == [4, 0]
-    make_intervention("periodic").apply_(agent, runs=[1])
-    assert agent.acting.tolist() == [0, 0]
-    assert agent.twins[1].actor.optimizer.step.tolist() == [4, 0]
 
 
 # --- a regularizer ----------------------------------------------------------------------------------------------------
-
-
-def test_the_example_is_the_sum_of_singular_values():
-    plugins.load(["nuclear_norm"])
-    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
-    sums = [torch.linalg.svdvals(net[i].weight).sum() for i in (0, 2)]
-    assert make_regularizer("nuclear_norm", net, coef=0.5).penalty(net).item() == pytest.approx(0.5 * sum(sums).item())
-    without = make_regularizer("nuclear_norm", net, coef=0.5, head=False)
-    assert without.penalty(net).item() == pytest.approx(0.5 * sums[0].item())
 
 
 def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_bytes(tmp_path):
@@ -499,9 +484,7 @@ def test_a_run_from_python_takes_groups_and_lists_and_gives_its_folder(tmp_path)
     folder = train.run(**QUICK, reg=strengths, out=tmp_path / "a")
     assert isinstance(folder, RunFolder)
     assert [name.settings for name in folder.metrics()] == [(("reg.coef", "0.001"),), (("reg.coef", "0.01"),)]
-    assert folder.settings["agent"]["hidden"] == [16, 16]
-    agent = load_agent(folder)
-    assert agent.act(torch.zeros(2, 1, 3)).shape == (2, 1, 1)
+    assert load_agent(folder).act(torch.zeros(2, 1, 3)).shape == (2, 1, 1)
     train.run(**QUICK, reg=["none", "l2"], seeds=2, out=tmp_path / "b")
     assert len(compare(tmp_path / "a", tmp_path / "b").table()) == 5
 
@@ -527,11 +510,8 @@ def test_a_supervised_run_from_python_has_no_agent_and_can_be_ended_by_a_callbac
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        ({"reg": {"name": "spectrl"}}, ["'spectrl'", "'spectral'"]),
         ({"reg": {"name": "l2", "coef": "much"}}, ["reg.coef", "from 0 up", "'much'"]),
         ({"agent": {"name": "sac", "hiden": [8]}}, ["'agent.hiden'", "'agent.hidden'"]),
-        ({"total_steps": 3}, ["'total_steps'", "did you mean"]),
-        ({"env": "gym:Pendulm-v1"}, ["'gym:Pendulm-v1'", "gym:Pendulum-v1"]),
         ({"plugins": ["no_such"]}, ["plugins", "'no_such'"]),
     ],
 )

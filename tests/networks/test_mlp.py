@@ -3,7 +3,7 @@ import math
 import torch
 from torch import nn
 
-from rl_plasticity.networks import MLP, StackedLayerNorm, StackedLinear
+from rl_plasticity.networks import MLP, StackedLinear
 from rl_plasticity.seeding import derive
 
 
@@ -19,12 +19,6 @@ def test_every_run_computes_what_an_ordinary_mlp_with_its_weights_computes():
         )
         single.load_state_dict({k: v[run] for k, v in net.state_dict().items()})
         torch.testing.assert_close(net(x)[run], single(x[run]), rtol=1e-5, atol=1e-6)
-
-
-def test_layer_norm_is_between_linear_layer_and_relu_and_optional():
-    kinds = [type(m) for m in MLP((5, 8, 3), [0])]
-    assert kinds == [StackedLinear, StackedLayerNorm, nn.ReLU, StackedLinear]
-    assert [type(m) for m in MLP((5, 8, 3), [0], layer_norm=False)] == [StackedLinear, nn.ReLU, StackedLinear]
 
 
 def test_images_are_flattened_behind_the_batch_axis():

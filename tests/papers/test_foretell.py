@@ -72,24 +72,11 @@ def test_what_is_written_gives_the_same_tables(study, tmp_path):
         assert foretell.run(study, 1000, None, within, where) == foretell.run(file, 1000, None, within, where)
 
 
-def test_of_chosen_runs_it_is_their_correlation_and_within_settings_that_of_their_ranks(study):
-    assert "9 runs, measured at env step 1000" in foretell.run(study, 1000, None, [], [])
-    norm = foretell.run(study, 1000, None, [], ["agent.layer_norm=true", "prime_updates=0"])
-    assert norm.splitlines()[4:] == ["| `critic/weight_norm` | +1.00 |"]
-    without = foretell.run(study, 1000, None, [], ["agent.layer_norm=false"])
-    assert without.splitlines()[4:] == ["| `critic/weight_norm` | -1.00 |", "| `critic/balancedness` | -1.00 |"]
-    assert "3 runs" in foretell.run(study, 1000, None, [], ["prime_updates=1e5"])
-    flipped = [foretell.run(study, 1000, None, within, []) for within in ([], ["agent.layer_norm", "prime_updates"])]
-    assert flipped[0] != flipped[1]
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["{0}", "--write", "{0}/0/config.yaml"], "config.yaml exists"),
-        (["{0}", "--write", "{0}/nowhere/a.csv"], "a.csv lies in no folder that there is"),
         (["{0}/0/metrics.csv"], "metrics.csv is no file that --write made"),
-        (["{0}/nothing"], "there is no folder"),
         (["{0}", "--within", "agent.layer_norms"], "not in agent.layer_norms; did you mean 'agent.layer_norm'?"),
         (["{0}", "--where", "agent.layer_norm=False"], "no run has agent.layer_norm=False; there are true, false"),
     ],

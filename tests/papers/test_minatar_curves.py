@@ -28,12 +28,6 @@ def test_a_return_is_the_mean_of_the_last_episodes_that_had_ended_by_the_env_ste
     assert values["2", "200"] == pytest.approx(2 + 14.5)
 
 
-def test_the_table_has_the_published_return_and_the_mean_of_ours_with_its_interval(tmp_path):
-    ours = [{"env": "minatar:breakout", "seed": s, "env_step": "200", "return": v} for s, v in (("0", "1"), ("1", "3"))]
-    last = minatar_curves.table(PUBLISHED[2:], ours)[-1]
-    assert last == "| breakout | 200 | 1.5 (1.2 to 1.8) | 2.0 [-10.7, 14.7] |"  # 2 +- 12.706 * sqrt(2) / sqrt(2)
-
-
 def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(minatar_curves, "EPISODES", 10)
     runs_of(tmp_path / "runs")

@@ -109,14 +109,6 @@ def test_the_hours_of_studies_are_those_of_their_records():
         assert of_study.runs == len(record["runs"])
 
 
-def test_a_small_version_has_what_it_does_not_name_from_the_whole_one():
-    whole, small = (studies.load("spectral/figure-9", small) for small in (False, True))
-    assert (small.shows, small.where, small.draw) == (whole.shows, whole.where, whole.draw)
-    assert small.settings != whole.settings
-    assert whole.methods["spectral"] == ["reg=spectral"]
-    assert small.methods["spectral"] == ["reg=spectral", "reg.coef=1e-4"]
-
-
 def test_the_last_argument_of_a_name_counts_and_a_method_s_come_after_the_study_s():
     study = studies.load("spectral/figure-8", small=True)
     given = study.arguments(["epochs_per_task=1", "seeds=2", "reg.coef=3e-3"])["spectral"]

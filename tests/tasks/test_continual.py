@@ -1,10 +1,9 @@
 """Task sequences: what each task holds, and that it depends on the seed and the index alone."""
 
-import random
-
 import numpy as np
 import pytest
 import torch
+from conftest import nothing_drawn
 
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.settings import settings_of
@@ -55,13 +54,9 @@ def test_a_task_depends_on_the_seed_and_the_index_alone(name, data):
 @pytest.mark.parametrize("name", TASKS)
 def test_global_random_states_are_neither_used_nor_changed(name, data):
     first = TASKS[name](data, SEEDS).task(0)
-    torch.manual_seed(77)
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    again = TASKS[name](data, SEEDS).task(0)
-    batch(again, data, torch.zeros(3, 2, dtype=torch.int64))
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
-    assert random.getstate() == before[2]
+    with nothing_drawn():
+        again = TASKS[name](data, SEEDS).task(0)
+        batch(again, data, torch.zeros(3, 2, dtype=torch.int64))
     assert equal(first, again)
 
 
@@ -212,11 +207,6 @@ def test_accumulated_chunks_are_those_of_the_limited_sequence_and_those_partitio
 def test_only_the_stationary_task_has_settings_and_its_learning_rate_may_decay(data):
     settings = {name: settings_of(make, given=["num_tasks"]) for name, make in TASKS.items()}
     assert [name for name, declared in settings.items() if declared] == ["stationary"]
-    assert {name: (s.default, s.expected) for name, s in settings["stationary"].items()} == {
-        "decay_at_epochs": ((), "a list of integers from 1 up"),
-        "decay": (0.1, "a number above 0"),
-        "rebase": (True, "true or false"),
-    }
     assert not any(make(data, SEEDS).decay_at_epochs for make in TASKS.values())
     made = TASKS["stationary"](data, SEEDS, decay_at_epochs=[100, 150], decay=0.5, rebase=False)
     assert (made.decay_at_epochs, made.decay, made.rebase) == ((100, 150), 0.5, False)
@@ -269,10 +259,3 @@ def test_a_class_without_images_is_one_line(name):
     missing = int((digits.train_y.bincount(minlength=10) == 0).nonzero()[0])
     with pytest.raises(DataError, match=rf"{name}\b.*digits.*\b{missing}\b"):
         TASKS[name](digits, [0]).task(0)
-
-
-def test_images_stay_bytes_until_they_are_made_float():
-    digits = load("digits", train_size=50)
-    x, _ = batch(TASKS["pixel_permutation"](digits, [1]).task(0), digits, torch.arange(4)[None])
-    assert x.dtype == torch.uint8
-    assert digits.to_float(x).dtype == torch.float32

@@ -1,19 +1,17 @@
 """Data sets: what tensors come out, where they come from, and what happens without a network."""
 
 import gc
-import os
-import random
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from conftest import nothing_drawn
 from PIL import Image
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.tasks import DATA, Data, DataError, Source, data, load
+from rl_plasticity.tasks import DATA, Data, DataError, Source, load
 
 
 def small(n=40, m=20, **settings):
@@ -82,12 +80,9 @@ def keys_of(images):
 def test_digits_are_whole_and_always_split_alike_and_loading_touches_no_global_random_state():
     from sklearn.datasets import load_digits
 
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
-    digits, again = load("digits"), load("digits")
-    load("digits", train_size=100, validation=10)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
-    assert random.getstate() == before[2]
+    with nothing_drawn():
+        digits, again = load("digits"), load("digits")
+        load("digits", train_size=100, validation=10)
     assert digits.train_x.shape == (1437, 1, 8, 8)
     assert digits.test_x.shape == (360, 1, 8, 8)
     assert (digits.train_x.dtype, digits.train_y.dtype) == (torch.uint8, torch.int64)
@@ -144,18 +139,6 @@ def test_float_images_are_taken_as_scaled_and_a_constant_channel_divides_by_one(
     assert torch.equal(made.to_float(x)[:, 1], torch.zeros(8, 3, 3))
 
 
-def test_every_beginning_of_the_even_order_holds_the_classes_in_their_proportions():
-    y = torch.tensor([0] * 60 + [1] * 30 + [2] * 10)
-    for shuffle in (False, True):
-        order = data._evenly(y, shuffle)
-        assert torch.equal(order.sort().values, torch.arange(100))
-        for n in range(1, 101):
-            counts = y[order[:n]].bincount(minlength=3)
-            assert (counts - n * torch.tensor([0.6, 0.3, 0.1])).abs().max() <= 1
-    plain = data._evenly(y, shuffle=False)
-    assert plain[y[plain] == 0].tolist() == list(range(60))  # a class keeps its order
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -206,9 +189,7 @@ PICTURES = np.zeros((3, 1, 28, 28), "u1")
     ("arrays", "named"),
     [
         ({"images": np.zeros((3, 1, 27, 28), "u1"), "labels": np.zeros(3, int)}, "1x27x28.*1x28x28"),
-        ({"images": PICTURES, "labels": np.zeros(4, int)}, "3 images and 4 labels"),
         ({"images": PICTURES[:0], "labels": np.zeros(0, int)}, "0 images and 0 labels"),
-        ({"images": PICTURES, "labels": np.full(3, 10)}, "labels from 10 to 10"),
         ({"images": PICTURES.astype(float), "labels": np.zeros(3, int)}, r"train.npz: images are float64.*uint8"),
         ({"images": PICTURES, "labels": np.zeros(3)}, r"train.npz: .*labels float64"),
         ({"images": PICTURES}, r"train.npz .*labels"),
@@ -319,32 +300,7 @@ def test_pictures_are_read_in_the_data_set_s_channels(monkeypatch):
     assert got.test_x[0, 0, 0, 0] == Image.new("RGB", (1, 1), (5, 0, 100)).convert("L").getpixel((0, 0))
 
 
-def test_a_split_of_other_columns_sizes_or_labels_or_with_damage_is_one_line(monkeypatch):
-    good, small, tall = part([0], 32, "img"), part([1], 28, "img"), part([11], 32, "img")
-    broken = type(good).from_dict({"img": [{"bytes": b"no picture", "path": None}], "label": [1]}, good.features)
-    for test, says in (
-        (part([1], 32), "uoft-cs/cifar10 cannot be read.*img"),
-        (small, "uoft-cs/cifar10 cannot be read.*32,32,3"),
-        (tall, "labels from 11 to 11"),
-        (broken, "uoft-cs/cifar10 cannot be read"),
-    ):
-        Hub(monkeypatch, [good, test], cached=True)
-        with pytest.raises(DataError, match=says) as caught:
-            load("cifar10")
-        assert "\n" not in str(caught.value)
-
-
 def test_a_missing_library_is_one_line_that_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r"datasets.*pip install 'rl_plasticity\[images\]'"):
         load("mnist")
-
-
-def test_the_real_library_offline_ends_in_the_same_line(tmp_path):
-    pytest.importorskip("datasets", reason="needs the extra rl_plasticity[images]")
-    code = "from rl_plasticity.tasks import load\ntry: load('mnist')\nexcept ValueError as error: print(error)"
-    env = os.environ | {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.stdout.startswith("mnist is not cached, and http://127.0.0.1:9 cannot be reached: "), done.stderr
-    assert done.stdout.count("\n") == 1
-    assert "Retrying" not in done.stderr

@@ -116,33 +116,20 @@ def test_adamp_equals_its_paper_s_algorithm_in_every_branch(orthogonal_to):
             torch.testing.assert_close(p.detach(), expected[name][0].detach())
 
 
-def test_upgd_protects_what_is_of_use_as_its_equations_say_and_perturbs_the_rest():
-    net = nn.Linear(2, 1, bias=False).double()
+@pytest.mark.parametrize("kind", [UPGD, AdaptiveUPGD])
+def test_upgd_protects_what_is_of_use_as_its_equations_say(kind):
     w = torch.tensor([[2.0, -1.0]], dtype=torch.float64)
-    net.weight.data.copy_(w)
-    optimizer = UPGD(net, lr=0.1, decay=0.9, sigma=0.0, weight_decay=0.5)
-    u = torch.zeros_like(w)
-    for t, g in enumerate(torch.tensor([[[-1.0, -3.0]], [[0.5, 2.0]]], dtype=torch.float64), 1):
-        u = 0.9 * u - 0.1 * g * w
-        s = 1 / (1 + torch.exp(-u / (1 - 0.9**t) / u.max()))
-        w = (1 - 0.1 * 0.5) * w - 0.1 * g * (1 - s)
-        optimizer.update_([net.weight], (g,))
-        torch.testing.assert_close(net.weight.detach(), w)
-    assert s[0, 0] != s[0, 1]
-
-
-def test_adaptive_upgd_takes_twice_adam_s_step_where_a_weight_is_of_no_use_as_its_equations_say():
-    w = torch.tensor([[0.5, -2.0]], dtype=torch.float64)
     net = nn.Linear(2, 1, bias=False).double()
     net.weight.data.copy_(w)
-    optimizer = AdaptiveUPGD(net, lr=0.1, betas=(0.8, 0.95), eps=1e-3, decay=0.9, sigma=0.0, weight_decay=0.5)
+    adam = {} if kind is UPGD else {"betas": (0.8, 0.95), "eps": 1e-3}
+    optimizer = kind(net, lr=0.1, decay=0.9, sigma=0.0, weight_decay=0.5, **adam)
     u, m, v = torch.zeros_like(w), torch.zeros_like(w), torch.zeros_like(w)
     for t, g in enumerate(torch.tensor([[[-1.0, -3.0]], [[0.5, 2.0]]], dtype=torch.float64), 1):
         u = 0.9 * u - 0.1 * g * w
         m, v = 0.8 * m + 0.2 * g, 0.95 * v + 0.05 * g**2
         s = 1 / (1 + torch.exp(-u / (1 - 0.9**t) / u.max()))
-        step = m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + 1e-3)
-        w = (1 - 0.1 * 0.5) * w - 2 * 0.1 * step * (1 - s)
+        step = 2 * m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + 1e-3) if adam else g
+        w = (1 - 0.1 * 0.5) * w - 0.1 * step * (1 - s)
         optimizer.update_([net.weight], (g,))
         torch.testing.assert_close(net.weight.detach(), w)
     assert s[0, 0] != s[0, 1]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.regularizers import layers, make_regularizer
 from rl_plasticity_zoo.batch_normalized import XQC, FlashSAC
-from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedBatchNorm, StackedDropout, StackedRMSNorm
+from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedBatchNorm, StackedDropout
 from rl_plasticity_zoo.residual import Bro, Hypersphere, HypersphereBlock, Simba
 
 X = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(1))
@@ -192,13 +192,6 @@ def test_batch_norm_is_torch_s_for_each_run_with_a_biased_running_variance():
     expected = (x - norm.running_mean[:, None]) / (variance[:, None] + 1e-3).sqrt()
     torch.testing.assert_close(evaluated, expected * norm.weight[:, None] + norm.bias[:, None])
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
-
-
-def test_rms_norm_divides_by_the_root_of_the_mean_square():
-    norm = disturbed(StackedRMSNorm(3, 2))
-    x = torch.tensor([[[3.0, 4.0, 0.0]], [[1.0, 1.0, 1.0]]])
-    expected = torch.stack([x[0] / (25 / 3) ** 0.5 * norm.weight[0], x[1] * norm.weight[1]])
-    torch.testing.assert_close(norm(x), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_dropout_drops_its_share_keeps_the_mean_and_does_nothing_outside_training():
