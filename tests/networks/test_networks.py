@@ -44,16 +44,6 @@ def test_initial_weights_come_from_the_seed_and_the_global_random_state_is_left_
         assert all(torch.equal(both[n], torch.cat([c[n], a[n]])) for n in a)
 
 
-def test_the_mlp_takes_its_hidden_widths_norm_and_activation():
-    net = NETWORKS["mlp"]((1, 4, 4), 3, [0], widths=(6, 5), layer_norm=True, activation="leaky_relu")
-    assert [tuple(p.shape[1:]) for n, p in net.named_parameters() if "weight" in n] == [
-        (6, 16), (6,), (5, 6), (5,), (3, 5),
-    ]  # fmt: skip
-    assert sum(p.numel() for p in NETWORKS["mlp"]((1, 28, 28), 10, [0]).parameters()) == (
-        784 * 100 + 100 + 100 * 100 + 100 + 100 * 10 + 10
-    )
-
-
 def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads():
     net = make_network("mlp", (1, 8, 8), 4, [0, 1], "bounded_weight_norm", widths=[6, 5], layer_norm=True)
     weights = [n for n, _ in net.named_parameters() if n.endswith(("weight", "weight.original"))]

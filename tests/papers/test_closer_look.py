@@ -229,11 +229,6 @@ def run_looked_at(arguments, looks, folder, stop=None):
         return run_supervised([*arguments, plugs(*looks)], folder, stop)
 
 
-def resume_looked_at(folder, *looks):
-    with pytest.MonkeyPatch.context() as monkeypatch, without_what_plugs_add(monkeypatch, LOOKS):
-        return go(command, [f"resume={folder}", plugs(*looks)])
-
-
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     return run_looked_at(RUN, ["tasks", "steps"], tmp_path_factory.mktemp("asked") / "run")
@@ -252,9 +247,10 @@ def test_asking_changes_no_number_of_training_and_each_is_measured_when_the_docu
 
 
 @pytest.mark.parametrize("stop", [3, 4])  # within a task, and between two
-def test_a_run_that_is_looked_at_closely_resumes_bit_for_bit(stop, asked, tmp_path):
+def test_a_run_that_is_looked_at_closely_resumes_bit_for_bit(stop, asked, tmp_path, monkeypatch):
     folder = run_looked_at(RUN, ["tasks", "steps"], tmp_path / "run", StopAfter(stop))
-    resume_looked_at(folder, "tasks", "steps")
+    with without_what_plugs_add(monkeypatch, LOOKS):
+        go(command, [f"resume={folder}", plugs("tasks", "steps")])
     assert (folder / "metrics.csv").read_bytes() == (asked / "metrics.csv").read_bytes()
 
 
