@@ -53,14 +53,6 @@ def test_each_remedy_is_a_branch_of_its_own_and_an_intervention_acts_once(parent
     assert last == [r for r in folders.rows(same, "eval/return") if r["step"] == "70"]
 
 
-def test_the_return_is_the_mean_of_the_evaluations_after_the_branch_point(made, capsys):
-    steps = [int(r["step"]) for r in folders.rows(made / "head", "eval/return") if r["run"] == "0"]
-    assert steps == [60, 62, 64, 66, 68, 70]
-    values = [float(r["value"]) for r in folders.rows(made / "head", "eval/return") if int(r["step"]) > 60]
-    comparison = compared({AS_IT_IS: made / AS_IT_IS, "head": made / "head"}, 60)
-    assert comparison.rows[1]["mean"].value == pytest.approx(np.mean(values))
-
-
 def test_what_is_made_is_not_made_again_and_what_was_stopped_continues(parent, made, tmp_path, monkeypatch, capsys):
     out, execute = tmp_path / "out", train.command.execute
 
@@ -83,18 +75,6 @@ def test_what_is_made_is_not_made_again_and_what_was_stopped_continues(parent, m
     assert branched(parent, f"out={out}") == status
     assert capsys.readouterr().out == printed.out
     assert [len(RunFolder(out / name).origin()["starts"]) for name in (AS_IT_IS, "head", "l2_init")] == [1, 2, 1]
-
-
-def test_a_remedy_that_does_not_fit_is_left_out_with_the_reason(parent, tmp_path, monkeypatch, capsys):
-    def fails(*arguments, **given):
-        raise ValueError("the head has no head")
-
-    monkeypatch.setattr("rl_plasticity.interventions.resets.HeadReset._apply_", fails)
-    branched(parent, f"out={tmp_path / 'out'}")
-    out, err = capsys.readouterr()
-    assert "head is left out: the head has no head" in err
-    assert "l2_init" in out
-    assert "head" not in out
 
 
 def test_what_is_not_a_branch_of_the_run_stays_and_is_refused(parent, made, tmp_path):
@@ -121,13 +101,6 @@ def test_what_cannot_be_branched_is_refused_before_anything_is_made(settings, wo
     asked = [given for given in INTO if given.partition("=")[0] not in names]
     refused(lambda: act([str(parent), *asked, *settings]), *words)
     assert not (parent / "branches").exists()
-
-
-def test_a_supervised_run_and_no_run_are_refused(tmp_path):
-    given = ["num_tasks=1", "epochs_per_task=1", "data.train_size=100", "net.widths=[4]", "compile=false", "threads=1"]
-    run = folders.run_supervised(given, tmp_path / "run")
-    refused(lambda: branched(run), "supervised")
-    refused(lambda: branched(tmp_path / "rum"), "rum", "run")
 
 
 def returns(tmp_path, **of_groups):

@@ -62,14 +62,3 @@ def test_the_status_is_that_of_the_act_and_help_asks_for_no_act(main, capsys):
     assert main(lambda arguments: len(arguments), "a", "b") == 2
     assert main(raising(AssertionError), "a", "--help") == 0
     assert capsys.readouterr().out == "help ['a']\n"
-
-
-@pytest.mark.parametrize(("said", "width"), [("120", 120), ("60", 60), ("20", 60)])
-def test_a_table_is_no_wider_than_columns_says_and_each_block_begins_with_the_first_column(said, width, monkeypatch):
-    monkeypatch.setenv("COLUMNS", said)
-    lines = [["group", *(f"column {i}" for i in range(20))], ["label", *map(str, range(100, 120))]]
-    printed = command_line.fitted(lines)
-    assert width - 14 < max(map(len, printed)) <= width
-    assert {line.split()[0] for line in printed if line} == {"group", "label"}
-    assert " ".join(printed).split().count("119") == 1
-    assert command_line.fitted([["group", "n"], ["a", "1"]]) == ["group  n", "a      1"]

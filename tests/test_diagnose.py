@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import shutil
 import sys
 
@@ -71,9 +70,6 @@ def with_dead_critic(folder, place):
             tensor.fill_(-1e5)
     checkpoint._write(checkpoint.checkpoint_path(checkpoints, step), state)
     return folder, step
-
-
-# --- what is diagnosed ------------------------------------------------------------------------------------------------
 
 
 def test_every_checkpoint_network_and_run_is_diagnosed_and_the_newest_on_its_replay_buffer_too(pendulum, tmp_path):
@@ -158,9 +154,6 @@ def test_the_function_stays_callable_when_the_command_of_its_name_is_imported():
         assert function(nn.Linear(4, 2), torch.randn(32, 4), repeats=2, updates=10).verdict
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def tried(monkeypatch):
     """A list that gets what was tried, as (step, data)."""
@@ -184,11 +177,8 @@ def test_what_is_kept_is_not_tried_again_and_a_longer_run_adds_its_new_checkpoin
     assert tried() == [(0, "random"), (40, "random"), (60, "random"), (60, "buffer")]
     assert before["settings"] == {"repeats": 2, "updates": 10, "version": rl_plasticity.__version__}
     first = capsys.readouterr()
-    assert f"4 to try, 0 known; kept in {run / 'diagnosis.json'}" in first.err
     assert of_critic(run) == before
-    again = capsys.readouterr()
-    assert again.out == first.out
-    assert "0 to try, 4 known" in again.err
+    assert capsys.readouterr().out == first.out
     assert len(tried()) == 4
 
     folders.go(train.command, [f"resume={run}", "total_env_steps=80"])
@@ -224,26 +214,11 @@ def test_a_killed_diagnosis_goes_on_where_it_was_and_each_verdict_is_printed_as_
 
 def test_other_settings_begin_a_new_file_and_say_so(run, capsys):
     of_critic(run, "checkpoint=0")
-    assert "replaced" not in capsys.readouterr().err
     assert of_critic(run, "checkpoint=0", "repeats=3")["settings"]["repeats"] == 3
-    assert re.search("diagnosis.json was made with repeats=2: it is replaced", capsys.readouterr().err)
+    assert "diagnosis.json was made with repeats=2: it is replaced" in capsys.readouterr().err
 
 
-def test_a_folder_that_cannot_be_written_is_diagnosed_all_the_same(run, monkeypatch, capsys):
-    def full(path, text):
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr("rl_plasticity.runs.diagnosed.write_text", full)
-    go(run, "network=critic")
-    out, err = capsys.readouterr()
-    assert out.count("random") >= 3
-    assert err.count("No space left") == 1
-
-
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"settings": {}, "checkpoints": {}, "rows": [{"step": 1}]}'])
+@pytest.mark.parametrize("text", ["{", '{"settings": {}, "checkpoints": {}, "rows": [{"step": 1}]}'])
 def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
     (run / "diagnosis.json").write_text(text)
     refused(lambda: go(run), "diagnosis.json", "damaged")
@@ -255,16 +230,13 @@ def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
     [
         (["results/none"], ["results/none"]),
         (["{pendulum.parent}"], ["{pendulum}"]),
-        (["{pendulum.parent}", "branch=true"], ["{pendulum}"]),
         (["{pendulum}", "repeats=1"], ["repeats", "1"]),
         (["{pendulum}", "checkpoint=7"], ["7", "0"]),
         (["{pendulum}", "network=critc"], ["critc", "critic"]),
-        (["{pendulum}", "seed=9"], ["seed=9"]),
         (["{pendulum}", "remedy=true"], ["remedy", "remedies"]),
         (["{pendulum}", "out={pendulum}/config.json"], ["config.json"]),
         (["{pendulum}", "branch_into=[redo]"], ["branch_into", "branch=true"]),
         (["{digits}", "run=2"], ["run=2"]),
-        (["{digits}", "checkpoint=7"], ["7", "0"]),
         (["{digits}", "network=critic"], ["critic", "net"]),
         (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
         (["model.zip"], ["model.zip", "0.3", "Stable-Baselines3"]),
@@ -275,13 +247,3 @@ def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names)
     (pendulum / "config.json").touch()
     arguments, names = ([one.format(pendulum=pendulum, digits=digits) for one in of] for of in (arguments, names))
     refused(lambda: act(arguments), *names)
-
-
-@pytest.mark.parametrize("kind", ["pendulum", "digits"])
-def test_a_damaged_checkpoint_and_a_folder_without_any_are_one_line(kind, request, tmp_path):
-    folder = shutil.copytree(request.getfixturevalue(kind), tmp_path / "run")
-    step, file = max(RunFolder(folder).saved_steps.items())
-    file.write_bytes(file.read_bytes()[:1000])
-    refused(lambda: act([str(folder), f"checkpoint={step}", *BRIEF]), str(step))
-    shutil.rmtree(RunFolder(folder).checkpoints)
-    refused(lambda: act([str(folder), *BRIEF]), "checkpoint")

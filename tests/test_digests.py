@@ -1,6 +1,5 @@
 """``scripts/digests.py``: whether a change left every number as it was."""
 
-import pytest
 from folders import script
 
 from rl_plasticity import REGULARIZERS
@@ -50,28 +49,3 @@ def test_a_run_that_resumes_to_other_numbers_and_a_method_that_does_nothing_are_
     out, errors = capsys.readouterr()
     assert [line.split()[1] for line in out.splitlines()] == ["supervised/reg/l2_init"]
     assert [line.split()[0] for line in errors.splitlines()] == ["supervised/reg/l2_forgetful:", "attach/l2_idle/mlp:"]
-
-
-def test_a_metric_that_is_left_out_is_left_out_for_each_layer(tmp_path, monkeypatch):
-    rows = ["0,1,loss,2.0", "0,1,net/sigma1,3.0", "0,1,net/sigma1/0,4.0", "0,1,net/sigma10,5.0"]
-    file = tmp_path / "metrics.csv"
-    made = []
-    for kept in (rows, rows[:1] + rows[3:]):
-        file.write_text("\n".join(kept) + "\n")
-        made.append([digests.sha256(file)])
-        monkeypatch.setattr(digests, "WITHOUT", ["sigma1"])
-        made[-1].append(digests.sha256(file))
-        monkeypatch.setattr(digests, "WITHOUT", [])
-    assert made[0][0] != made[0][1] == made[1][0] == made[1][1]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [(["--only", "attach/l3/*"], "attach/l3/*"), (["--against", "nowhere"], "nowhere")],
-)
-def test_bad_input_is_refused_before_anything_is_made(wrong, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        digests.main(wrong)
-    assert words in capsys.readouterr().err
-    assert not [*tmp_path.iterdir()]

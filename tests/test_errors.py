@@ -62,30 +62,11 @@ def optimizer_of(net):
     return torch.optim.SGD(net.parameters(), 0.1)
 
 
-def table():
-    return nn.Sequential(nn.Embedding(50, 9), nn.Linear(9, 2))
-
-
-def ends():
-    return nn.Sequential(plain(), nn.ReLU())
-
-
-def loaded(net):
-    return make_regularizer("l2", net, coef=9).state_dict()
-
-
-def inputs():
-    return torch.ones(9, 5)
-
-
 # Each call stands on one line, which is the line of the warning, and warns at another depth of the package.
 WARNED = {
     "made by name": (plain, lambda net: make_regularizer("normalize_project", net)),
     "attached": (plain, lambda net: attach("normalize_project", optimizer_of(net), net)),
-    "a table": (table, lambda net: make_regularizer("spectral", net, coef=1)),
-    "loaded": (plain, lambda net: make_regularizer("l2", net).load_state_dict(loaded(net))),
     "measured": (lambda: nn.LSTM(5, 4), lambda net: measure(net, torch.ones(3, 2, 5))),
-    "redo": (ends, lambda net: make_intervention("redo").apply_(net, (), example=inputs())),
 }  # fmt: skip
 
 
@@ -109,10 +90,7 @@ def test_a_warning_from_within_torch_s_backward_pass_points_at_the_loop():
 
 def test_a_regularizer_s_maker_names_the_maker_of_an_intervention_and_the_other_way_round():
     net = plain()
-    for call in (
-        lambda: attach("redo", optimizer_of(net), net),
-        lambda: make_regularizer("redo", net),
-    ):
+    for call in (lambda: attach("redo", optimizer_of(net), net), lambda: make_regularizer("redo", net)):
         refused(call, "'redo'", "make_intervention('redo')")
     refused(lambda: make_intervention("spectral"), "'spectral'", "make_regularizer('spectral')")
     assert "make_" not in refused(lambda: make_intervention("reddo"), "'redo'")
@@ -130,10 +108,3 @@ def test_a_built_in_name_cannot_be_given_to_something_else_by_any_way_to_add_to_
         assert REGULARIZERS["l2"] is ours
     for known in (AGENTS, AGENT_NETWORKS, DATA, INTERVENTIONS, NETWORKS, OPTIMIZERS, TASKS):
         refused(lambda known=known: known.__setitem__(next(iter(known)), object), "built in")
-
-
-def test_a_name_of_ones_own_may_be_given_again_as_when_a_cell_of_a_notebook_runs_twice(monkeypatch):
-    monkeypatch.delitem(REGULARIZERS, "mine", raising=False)
-    for kind in (REGULARIZERS["l2"], REGULARIZERS["swr"]):
-        monkeypatch.setitem(REGULARIZERS, "mine", kind)
-        assert REGULARIZERS["mine"] is kind

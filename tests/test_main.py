@@ -1,7 +1,6 @@
 """``python -m rl_plasticity``: which commands there are."""
 
 import runpy
-import subprocess
 import sys
 
 import pytest
@@ -15,14 +14,12 @@ def call(monkeypatch, *arguments):
     return main()
 
 
-def test_it_lists_exactly_the_commands_there_are():
+def test_it_lists_exactly_the_commands_there_are(monkeypatch, capsys):
     there = {path.stem for path in PACKAGE.glob("*.py") if 'if __name__ == "__main__":' in path.read_text()}
     assert COMMANDS.keys() == there - {"__main__", "live", "reproduce"}
-    done = subprocess.run([sys.executable, "-m", "rl_plasticity"], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    for name, does in COMMANDS.items():
-        assert f"  {name} " in done.stdout
-        assert does in done.stdout
+    assert call(monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in COMMANDS)
 
 
 @pytest.mark.parametrize(("name", "names"), [("trian", ["'train'"]), ("env=x", COMMANDS)])

@@ -7,7 +7,7 @@ import torch
 from conftest import refused
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, choose
+from rl_plasticity.errors import choose
 from rl_plasticity.settings import Setting, checked, settings_of
 
 
@@ -111,10 +111,3 @@ def test_what_no_tensor_file_or_name_can_hold_is_refused(name, value):
     def make(count=1, hidden=(8,), coef=1.0, betas=(0.9, 0.99), word="x"): ...
 
     refused(lambda: settings_of(make)[name].checked(name, value), name, ascii(value).strip("'")[:8])
-
-
-def test_a_message_shows_no_more_of_a_value_than_a_line():
-    def make(word=1): ...
-
-    with pytest.raises(SettingsError, match=r"^word\b.*an integer.*'x{99}\.\.\. \(5002 characters\)$"):
-        settings_of(make)["word"].checked("word", "x" * 5000)

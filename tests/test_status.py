@@ -12,7 +12,7 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.journal import Journal
 from rl_plasticity.runs.lock import locked
 from rl_plasticity.runs.state import SILENT
-from rl_plasticity.status import HELP, STATES, Status, command, parse, table
+from rl_plasticity.status import HELP, Status, command, parse, table
 
 NOW = time.mktime((2026, 3, 4, 12, 0, 0, 0, 0, -1))
 RL = ["env=cheetah-run", "total_env_steps=10000"]
@@ -62,8 +62,7 @@ def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_l
     assert (found.state, found.done, found.total, found.rate) == ("running", 2100, 10000, 118.0)
     assert found.ends == pytest.approx(NOW + 600)
     assert found.latest == ["return 7"]  # not the loss, which came later
-    head, line = table([found], NOW + 60)[:2]
-    assert head.split() == ["state", "done", "updates", "ends", "last", "run"]
+    line = table([found], NOW + 60)[1]
     assert line == f"running  21% of 10,000 env steps  118/s    04 Mar 12:10 (9 min)  return 7  {rl}"
 
 
@@ -86,9 +85,6 @@ def test_a_run_of_a_machine_whose_locks_are_not_seen_goes_by_the_age_of_its_file
 def test_the_last_line_of_the_log_decides(rl, events, state, note):
     found = read(said(rl, *events))
     assert (found.state, found.note[: len(note) or 9]) == (state, note)
-    lines = table([found], NOW)
-    assert lines[1].endswith(f"return 7  {rl}")
-    assert not note or lines[2] == f"    {found.note}"
 
 
 def test_a_folder_without_a_log_is_finished_at_its_last_step_only(tmp_path):
@@ -129,15 +125,12 @@ def test_settings_side_by_side_have_a_return_each_and_no_mean_over_them(tmp_path
             for seed in (0, 2)}  # fmt: skip
     found = read(write_run(tmp_path / "run", RL, rows))
     assert found.latest == ["return reg.name=none 2", "return reg.name=swr 101"]
-    assert "    return reg.name=none 2; return reg.name=swr 101" in table([found], NOW)
 
 
 @pytest.mark.parametrize(
     ("file", "content", "note"),
     [
-        ("config.yaml", b"learning_rate: 3\n", "config.yaml"),
         ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
-        ("metrics.csv", b"run,step,name,value\n\x80\x00\x01\n", "metrics.csv is damaged"),
         ("metrics.csv", b"run,step,name,value\n0,x,eval/return,1.0\n", "metrics.csv is damaged"),
         ("timing.csv", b"a\nb,c\nd\n", "timing.csv is damaged"),
         ("config.yaml", None, "cannot read config.yaml: No such file"),
@@ -150,41 +143,11 @@ def test_a_foreign_or_damaged_folder_is_one_line(rl, file, content, note):
     found = read(rl)
     assert found.state == "damaged"
     assert note in found.note
-    last = "1 run: 0 running, 0 finished, 0 failed, 1 damaged"
-    assert table([found], NOW)[1:] == [f"damaged  {rl}", f"    {found.note}", "", last]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
-def test_nonsense_among_the_rates_breaks_nothing(rl, value):
-    timed(rl, env_steps_done=value, env_steps_left=value, seconds_left=value, updates_per_second=value)
-    with at_work(rl):
-        found = read(rl)
-    assert found.state == "running"
-    assert table([found], NOW)[1].startswith("running  ")
-
-
-def test_a_folder_that_was_only_just_made_is_a_run_of_no_steps(tmp_path):
-    folder = write_run(tmp_path / "run", RL, {})
-    (folder / "metrics.csv").unlink()
-    with at_work(folder):
-        found = read(folder)
-    assert (found.state, found.done, found.total, found.latest) == ("running", 0, 10000, [])
-
-
-def test_a_run_that_broke_or_stopped_says_why_and_how_to_continue_below_its_line_which_is_never_cut(rl):
-    names = ["\x1b[2J", "n" * 200]
-    a, b = (
-        Status(RunFolder(rl.parent / name), state, 1, 2, "epochs")
-        for name, state in zip(names, STATES[-2:], strict=True)
-    )
-    lines = table([b._replace(note="\x1b[1mno"), a._replace(state="damaged")], NOW)
-    assert lines[1:] == [
-        f"damaged  50% of 2 epochs  {rl.parent}/\\x1b[2J",
-        f"failed   50% of 2 epochs  {rl.parent}/{'n' * 200}",
-        "    \\x1b[1mno",
-        "",
-        "2 runs: 0 running, 0 finished, 1 failed, 1 damaged",
-    ]
+def test_control_sequences_in_names_and_notes_are_escaped(rl):
+    found = Status(RunFolder(rl.parent / "\x1b[2J"), "failed", 1, 2, "epochs", note="\x1b[1mno")
+    assert table([found], NOW)[1:3] == [f"failed  50% of 2 epochs  {rl.parent}/\\x1b[2J", "    \\x1b[1mno"]
 
 
 @pytest.fixture
@@ -218,27 +181,11 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, c
     assert called(nothing) == (2, "", f"rl_plasticity.status: there is no folder {nothing}\n")
 
 
-def test_every_prints_again_until_it_is_interrupted(rl, called, monkeypatch):
-    waits = []
-
-    def sleep(seconds):
-        waits.append(seconds)
-        if len(waits) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(status.time, "sleep", sleep)
-    ended, out, _ = called(rl, "every=0.5")
-    assert (ended, waits, out.count("1 run: ")) == (130, [0.5, 0.5], 2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
         ("runs evry=3", ["'evry'", "'every'"]),
-        ("every=3", ["folder"]),
         ("runs every=0", ["every", "above 0", "'0'"]),
-        ("runs every=soon", ["'soon'"]),
-        ("runs every=1e300", ["'1e300'", "a year"]),
     ],
 )
 def test_a_wrong_option_says_what_was_expected(arguments, names):

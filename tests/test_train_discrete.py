@@ -8,13 +8,10 @@ from conftest import StopAfter
 from folders import resume, rows, run
 
 from rl_plasticity import evaluate
-from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Diagnose, Evaluate, Train
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.configs.commands import Diagnose, Evaluate
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import load_agent
-from rl_plasticity.train import command
 
 CHEAP = ["agent=dqn", "device=cpu", "compile=false", "threads=1", "eval_episodes=1", "batch_size=8", "replay_ratio=0.5"]
 CHEAP += ["agent.target_every_updates=5", "agent.epsilon_env_steps=60", "measure_every_updates=20", "seeds=2"]
@@ -22,13 +19,8 @@ CHEAP += ["random_env_steps=20", "total_env_steps=90", "eval_every_env_steps=60"
 CARTPOLE = [*CHEAP, "env=gym:CartPole-v1", "agent.hidden=[8]", "agent.num_steps=3", "log_every_updates=10"]
 GAME = [*CHEAP, "env=minatar:breakout", "agent.network=cnn", "agent.hidden=[8]", "agent.channels=2"]
 GAME += ["env.sequence=[minatar:breakout,minatar:space_invaders]", "env.switch_every_env_steps=30", "buffer_size=60"]
-GAME += [
-    "env.changes=[channel_permutation,action_permutation]",
-    "reset=head",
-    "reset.every_updates=13",
-    "reg=swr",
-    "on_change=restart",
-]
+GAME += ["env.changes=[channel_permutation,action_permutation]", "reset=head", "reset.every_updates=13", "reg=swr"]
+GAME += ["on_change=restart"]
 
 
 @pytest.fixture(scope="module")
@@ -81,28 +73,3 @@ def test_its_network_is_diagnosed(cartpole, capsys):
     assert status in (0, 1, 3)
     assert re.search(r"90 +seed 0 +critic +random", printed)
     assert re.search(r"90 +seed 0 +critic +buffer", printed)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        (
-            ["env=gym:CartPole-v1"],
-            r"env=gym:CartPole-v1 has discrete .*agent=sac .*agent=dqn",
-        ),
-        (["env=gym:Pendulum-v1", "agent=dqn"], r"env=gym:Pendulum-v1 has continuous .*agent=dqn .*agent=sac"),
-        ([*CARTPOLE, "agent.network=cnn"], r"network=cnn needs"),
-    ],
-)
-def test_an_agent_that_cannot_take_the_actions_names_one_that_can_before_anything_is_written(settings, named, tmp_path):
-    with pytest.raises(SettingsError, match=named):
-        command.prepare([*settings, f"out={tmp_path / 'run'}"])
-    assert not RunFolder(tmp_path / "run").path.exists()
-
-
-def test_a_preset_chooses_the_network_and_its_settings_and_another_network_has_its_own():
-    s = schema.load(Train, ["preset=minatar_demo"])
-    assert (s.agent.network, s.agent.channels, s.agent.hidden) == ("cnn", 16, [128])
-    assert schema.load_saved(Train, s.flat) == s
-    other = schema.load(Train, ["preset=minatar_demo", "agent.network=mlp"])
-    assert "channels" not in other.agent.settings

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from conftest import StopAfter, assert_equal_states, files, once, refused, wait_for
-from folders import PENDULUM, SMALL, go, resume, rows, run
+from folders import PENDULUM, SMALL, go, resume, run
 
 from rl_plasticity import status
 from rl_plasticity.agents import ReplayBuffer
@@ -49,30 +49,6 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
     assert ends[0]["progress"]["step"] == 140
     assert ends[0]["progress"]["updates"] == 64
     assert_equal_states(*ends)
-
-
-def test_statistics_of_observations_and_what_looks_at_data_go_on_where_a_run_was_stopped(tmp_path):
-    settings = [one for one in PENDULUM if not one.startswith("agent.hidden")]
-    settings += [
-        "agent=later_sac",
-        "agent.network=simba",
-        "agent.log_std=clamp",
-        "agent.actor_width=8",
-        "agent.critic_width=8",
-        "seeds=2",
-        "reset=periodic",
-    ]
-    settings += ["reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01", "reset.every_updates=12"]
-    settings += ["reg.continual_backprop.maturity=5", "eval_every_env_steps=30"]
-    whole = run(settings, tmp_path / "whole")
-    halves = run(settings, tmp_path / "halves", StopAfter(37))
-    resume(halves)
-    ends = [checkpoint.load(folder / "checkpoints")["agent"] for folder in (whole, halves)]
-    assert_equal_states(*ends)
-    assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()
-    assert ends[0]["actor.net.normalize.count"].flatten().tolist() == pytest.approx([60, 60], abs=1e-3)
-    counted = {r["step"]: float(r["value"]) for r in rows(whole, "critic/reset_units")}
-    assert counted["60"] > counted["40"] > 0  # resets do not set it back
 
 
 def start(arguments, cwd, program=("-m", "rl_plasticity.train"), more=(), **options):
@@ -132,27 +108,6 @@ class Drawing(gym.Env):
 
     def step(self, action):
         return self.reset()[0], 0.0, False, False, {}
-
-
-class Endless(Drawing):
-    """Its episodes do not end; somebody wants it to stop after so many steps."""
-
-    steps = 0
-
-    def step(self, action):
-        Endless.steps += 1
-        if Endless.steps == 500:
-            signal.raise_signal(signal.SIGTERM)
-        return super().step(action)
-
-
-def test_one_signal_ends_an_evaluation_that_would_never_end(tmp_path):
-    gym.register("EndlessForTests-v0", Endless)
-    arguments = once([*PENDULUM, "env=gym:EndlessForTests-v0", f"out={tmp_path / 'run'}"])
-    session, built = command.prepare(arguments)
-    assert not command.execute(session, built)
-    assert session.stop.received == signal.SIGTERM
-    assert [*session.folder.saved_steps] == [0, 40, 60]
 
 
 # A signal from outside could come when all is done, on a machine where this process must wait for its turn.
@@ -216,13 +171,11 @@ def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(t
 EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=30", "reset=periodic", "reset.every_updates=25", "reg=swr", "seeds=2"]
 
 
-@pytest.mark.parametrize("stops", [(), (65,)])
-def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(stops, tmp_path):
+def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(tmp_path):
     whole = run([*EXTENSIBLE, "total_env_steps=90"], tmp_path / "whole")
     folder = run([*EXTENSIBLE, "total_env_steps=60"], tmp_path / "run")
-    for stop in stops:  # and it goes on without being told again
-        go(command, [f"resume={folder}", "total_env_steps=90"], StopAfter(stop - 60))
-    go(command, [f"resume={folder}", *([] if stops else ["total_env_steps=90"])])
+    go(command, [f"resume={folder}", "total_env_steps=90"], StopAfter(5))
+    resume(folder)  # and it goes on without being told again
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert_equal_states(*(checkpoint.load(f / "checkpoints")["agent"] for f in (folder, whole)))
     assert RunFolder(folder).settings["total_env_steps"] == 90
@@ -254,6 +207,17 @@ def test_a_run_that_cannot_be_restored_stays_as_it_was_with_its_length_and_its_e
 LATER = {
     "xqc": ["agent=xqc", "agent.bins=11", "agent.actor_width=8", "agent.critic_width=8"],
     "droq": ["agent=droq", "agent.hidden=[8]", "agent.actor_every_updates=3", "agent.lr_end=1e-5"],
+    "later_sac": [
+        *(
+            "agent=later_sac",
+            "agent.network=simba",
+            "agent.actor_width=8",
+            "agent.critic_width=8",
+            "agent.log_std=clamp",
+        ),
+        *("reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01", "reg.continual_backprop.maturity=5"),
+        *("reset=periodic", "reset.every_updates=12"),  # with statistics of observations, and what looks at data
+    ],
     "redq": ["agent=redq", "agent.hidden=[8]", "agent.num_critics=3", "agent.actor_every_updates=3"],
 }
 
@@ -265,10 +229,6 @@ def test_a_later_agent_goes_on_where_it_was_stopped_between_two_updates_of_its_a
     settings += ["log_every_updates=1", "eval_every_env_steps=30"]
     whole = run(settings, tmp_path / "whole")
     halves = run(settings, tmp_path / "halves", StopAfter(37))
-    assert checkpoint.load(halves / "checkpoints")["progress"]["updates"] % 3
     resume(halves)
     assert_equal_states(*(checkpoint.load(folder / "checkpoints")["agent"] for folder in (whole, halves)))
     assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()
-    critic, actor = ({int(r["step"]) for r in rows(whole, f"{net}/loss")} for net in ("critic", "actor"))
-    assert critic == {*range(13, 61)}
-    assert actor == {*range(15, 61, 3)}  # every third update, as the actor learns

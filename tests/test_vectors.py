@@ -28,17 +28,6 @@ SETTINGS = {name: method["settings"] for name, method in INDEX.items()} | {
 # Where power iteration follows singular values: how often before each update, and how near it comes.
 CALLS = {"spectral": 150, "feature_rank": 50}
 TOLERANCES = {"spectral": 1e-5, "feature_rank": 5e-3}
-# Settings that are a little off, for methods that have any.
-OFF = {name: s | {"coef": 1.05 * s["coef"]} for name, s in SETTINGS.items() if "coef" in s} | {
-    "dash": {"least": 0.2},
-    "wrs": {"norm_decay": 1.1},
-    "hare_tortoise": {"momentum": 0.81},
-    "continual_backprop": {"coef": 0.5, "maturity": 10, "decay": 0.9},
-    "self_normalized_resets": {"most": 161, "least": 1},
-    "redo": {"threshold": 1.0},
-    "regrama": {"threshold": 0.7},
-    "selective_reinit": {"factor": 0.6},
-}
 
 
 def of(method):
@@ -105,11 +94,6 @@ def test_the_package_makes_the_vectors(method):
     assert error(trained(method, SETTINGS[method]), method) < TOLERANCES.get(method, 1e-10)
 
 
-@pytest.mark.parametrize("method", [name for name in OFF if name not in CALLS])
-def test_the_vectors_show_a_setting_that_is_a_little_off(method):
-    assert error(trained(method, OFF[method]), method) > 1e-4
-
-
 def check(*arguments):
     command = [sys.executable, vectors.FOLDER / "check.py", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -126,30 +110,3 @@ def test_the_checker_finds_updates_without_a_method_wrong(tmp_path):
     save_file(without, tmp_path / "mine.safetensors")
     done = check(tmp_path / "mine.safetensors")
     assert (done.returncode, done.stdout.count("WRONG  "), done.stderr) == (1, len(INDEX), "")
-
-
-def test_the_checker_says_what_it_needs_and_names_a_file_that_it_cannot_read(tmp_path):
-    (tmp_path / "text").write_text("no tensors")
-    for names, says in (([], "python check.py"), (["none"], "none: "), (["text"], "text: ")):
-        done = check(*(tmp_path / name for name in names))
-        assert done.returncode == 1
-        assert says in done.stderr
-        assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("mine", "says"),
-    [
-        ({}, "mine.safetensors: no tensors"),
-        ({"swr/10/7.weight": torch.ones(2)}, "mine.safetensors: swr/10/7.weight is not among the expected tensors"),
-        ({n: t for n, t in of("l2").items() if n != "l2/10/0.bias"}, "WRONG  l2: inf at l2/10/0.bias"),
-        (of("l2") | {"l2/10/0.bias": torch.ones(1).double()}, "WRONG  l2: inf at l2/10/0.bias"),
-        (of("l2") | {"l2/10/0.bias": torch.full((8,), torch.nan)}, "WRONG  l2: inf at l2/10/0.bias"),
-    ],
-)
-def test_the_checker_names_what_it_cannot_find_right(mine, says, tmp_path):
-    save_file(mine, tmp_path / "mine.safetensors")
-    done = check(tmp_path / "mine.safetensors")
-    assert done.returncode == 1
-    assert says in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr

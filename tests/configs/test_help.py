@@ -9,7 +9,6 @@ from rl_plasticity.configs import commands, schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.help import describe
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.settings import settings_of
 
 
 def shown(text):
@@ -34,7 +33,6 @@ def test_help_lists_every_choice_and_preset_and_every_setting_with_what_is_expec
     for name, declared in commands.own_settings(kind).items():
         assert declared.setting.help in lines[name]
         assert f"({declared.expected})" in lines[name]
-    assert max(map(len, describe(kind, [], 80).splitlines())) <= 80
 
 
 def test_help_shows_the_values_that_the_other_arguments_give():
@@ -44,17 +42,4 @@ def test_help_shows_the_values_that_the_other_arguments_give():
     assert (of_demo["reg"], of_demo["reg.l2.coef"], of_demo["reg.swr.coef"]) == ("l2+swr", "3", "0.001")
     tasks = shown(describe(Supervised, ["reset=periodic"], 80))
     assert (tasks["reset.every_updates"], tasks["reset.every_tasks"]) == ("null", "1")
-    assert shown(describe(Train, ["agent=xqc"], 80))["agent"] != "sac"
     refused(lambda: describe(Train, ["reg=sectral"], 80), "'spectral'")
-    assert "repeats" in shown(describe(commands.Diagnose, ["RUN"], 80))
-
-
-def test_every_setting_is_described_by_words_of_its_own():
-    for kind in (Train, Supervised, commands.Evaluate, commands.Watch, commands.Diagnose):
-        declared = {**settings_of(kind)}
-        for group in commands.GROUPS[kind]:
-            for choice in schema.names_of(group):
-                declared |= {f"{group}={choice} {n}": d for n, d in KINDS[group].settings(choice).items()}
-        for name, one in declared.items():
-            first = one.setting.help.split(" ")[0].rstrip(":;,")
-            assert first not in {"", "of", "and", "so", "what", "null", "auto", "true", "false", "times"}, name

@@ -38,13 +38,8 @@ HELP |= {"train --help agent=xqc reg=spectral+l2": ["reg.l2.coef="], "supervised
 MISSPELT = {
     "train regg=spectral": ["'regg'", "'reg'"],
     "train reg=spectral reg.coef=-1": ["reg.coef", "from 0 up", "-1"],
-    "train preset=dmeo": ["preset 'dmeo'", "'demo'"],
     "train env=cheeta-run": ["env 'cheeta-run'", "cheetah-run"],
     "train env.sequence=[walker-run,walker-wlak]": ["env 'walker-wlak'", "walker-walk"],
-    "train launcher=ray": ["launcher ", "-m"],
-    "supervised optimizer=moun": ["optimizer 'moun'", "'muon'"],
-    "evaluate": ["python -m rl_plasticity.evaluate RUN [name=value ...]"],
-    "watch run widht=3": ["'widht'", "'width'"],
     "diagnose run repeets=3": ["'repeets'", "'repeats'"],
     "compare bseline=x": ["'bseline'", "'baseline'"],
 }
@@ -91,9 +86,6 @@ def test_a_misspelt_name_is_one_line_with_status_2_and_imports_no_torch(line, en
     assert "torch" not in slow
 
 
-# --- what is kept ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def kept(monkeypatch, tmp_path):
     """The file, made anew in this process."""
@@ -133,31 +125,16 @@ def test_instead_of_a_damaged_file_the_constructors_are_asked_and_another_is_wri
     assert kinds._kept() == kinds._read()
 
 
-def test_without_a_folder_for_caches_nothing_is_kept_and_nothing_is_wrong(home, tmp_path):
-    (tmp_path / "file").touch()
-    ((status, said, complaint, slow),) = call(home, "train --help", XDG_CACHE_HOME=str(tmp_path / "file"))
-    assert (status, complaint, slow) == (0, "", ["rl_plasticity_zoo.resnet", "torch"])
-    assert "agent.discount=0.99" in said
-
-
-def test_a_changed_constructor_changes_the_help_and_what_a_forged_file_takes_the_constructor_refuses(home, tmp_path):
+def test_a_changed_constructor_changes_the_help(home, tmp_path):
     for name in ("rl_plasticity", "rl_plasticity_zoo"):
         shutil.copytree(Path(rl_plasticity.__file__).parents[1] / name, tmp_path / name)
     place = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
-    call(home, "train --help", **place)
     assert "  agent.discount=0.99 " in call(home, "train --help", **place)[0][1]
     agent = tmp_path / "rl_plasticity" / "agents" / "sac.py"
     text = agent.read_text()
     agent.write_text(re.sub(r"(discount: Annotated.*= 0\.9)9", r"\g<1>8", text))  # the size says nothing
     assert agent.read_text() != text
     assert "  agent.discount=0.98 " in call(home, "train --help", **place)[0][1]
-    (file,) = tmp_path.glob("cache/rl_plasticity/*.json")
-    mark, declared = json.loads(file.read_text())
-    assert declared["regularizers:REGULARIZERS"]["spectral"]["coef"][2].pop("least") == 0
-    file.write_text(json.dumps([mark, declared]))
-    ((status, _, said, slow),) = call(home, "train reg=spectral reg.coef=-1 env=gym:Pendulum-v1", **place)
-    assert (status, said) == (2, "rl_plasticity.train: reg.coef must be a number from 0 up, got -1\n")
-    assert "torch" in slow  # it was taken first
 
 
 def test_what_plugs_add_named_or_installed_is_in_the_help_although_something_is_kept(home, tmp_path):
@@ -173,4 +150,3 @@ def test_what_plugs_add_named_or_installed_is_in_the_help_although_something_is_
         ((status, said, _, _),) = call(home, f"train --help reg={there} {named}", PYTHONPATH=paths)
         assert status == 0
         assert f"{there}" in said
-    assert not {"my_own", "installed"} & {*call(home, "train --help")[0][1].split()}  # nor kept

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner
-from rl_plasticity.diagnosis import trials, verdict
+from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.report import FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Bank, TaskSource, _own_task
@@ -36,9 +36,6 @@ def trials_of(repeats: int, updates: int | None) -> Trials:
     )
 
 
-# --- stacks of runs ---------------------------------------------------------------------------------------------------
-
-
 def test_a_dead_run_learns_nothing_beside_a_fresh_one_that_learns_all() -> None:
     made = learner()
     with torch.no_grad():
@@ -60,11 +57,6 @@ def test_it_is_the_number_that_diagnose_gives_and_nothing_changes() -> None:
     assert learned.tolist() == [report.evidence[NOW].mean for report in found]
 
 
-def test_it_is_nan_where_a_fresh_network_learns_nothing() -> None:
-    learned = trainability(subject_of(learner()), TaskSource(Bank(X, (2,))), repeats=2, updates=1)
-    assert learned.isnan().tolist() == [True, True]
-
-
 def test_new_networks_of_a_learner_keep_statistics_of_the_inputs_and_have_other_weights() -> None:
     class Statistics(nn.Module):
         is_statistics = True
@@ -83,9 +75,6 @@ def test_new_networks_of_a_learner_keep_statistics_of_the_inputs_and_have_other_
     assert torch.equal(fresh[0].mean, made.net[0].mean)
     assert not torch.equal(fresh[1][0].weight, made.net[1][0].weight)
     assert torch.equal(made.draws, draws)  # nothing of the learner has moved
-
-
-# --- tasks ------------------------------------------------------------------------------------------------------------
 
 
 def drawn(labels: Tensor, x: Tensor) -> Tensor:
@@ -119,9 +108,6 @@ def test_longer_trials_have_more_inputs_and_the_users_loss_alone() -> None:
         assert [task.name for task in longer.tasks(make(), 0, 40)] == kinds
 
 
-# --- repeats, limits, scores ------------------------------------------------------------------------------------------
-
-
 def test_repeats_are_added_and_the_first_ones_stay() -> None:
     with torch.random.fork_rng():
         few, many = trials_of(2, 10), trials_of(4, 10)
@@ -152,17 +138,6 @@ def test_longer_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_ne
     assert limit(slow) == 6 * STRIDE
     assert limit(slow, quick) == limit(quick, slow) == 4 * STRIDE
     assert limit([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.89]) is None
-
-
-def test_further_repeats_of_longer_trials_take_the_rate_that_was_best_in_the_first(monkeypatch) -> None:
-    monkeypatch.setattr(trials, "LONGEST", 60)
-    made = trials_of(1, None)
-    made.run(FRESH, rates=(1e-9, 3.0))
-    made.draw(2)
-    for kind in made.kinds:
-        assert made.loss(kind, FRESH, rate=0).isfinite().flatten().tolist() == [True, False, False]
-        assert made.loss(kind, FRESH, rate=1).isfinite().all()
-        assert torch.equal(made.loss(kind, FRESH), made.loss(kind, FRESH, rate=1))
 
 
 def test_targets_of_which_fresh_networks_learn_nothing_do_not_count() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity import Learner, diagnose, measure
+from rl_plasticity import diagnose
 from rl_plasticity.diagnosis import remedies, verdict
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import STUDENT, Estimate, Report
@@ -59,9 +59,6 @@ def biased(net: nn.Sequential, layer: int = 0, part: float = 1.0, value: float =
     bias = net[layer].bias
     bias[: int(part * len(bias))] = value
     return net
-
-
-# --- verdicts on drawn targets ----------------------------------------------------------------------------------------
 
 
 def convolutions() -> nn.Sequential:
@@ -146,22 +143,6 @@ def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     assert report.verdict == "losing"
 
 
-def test_a_learner_brings_its_own_new_weights_and_draws_none_of_its_own() -> None:
-    def made(seeds: object) -> nn.Module:
-        net = make()
-        for p in net.parameters():
-            nn.init.constant_(p, 1e-3)  # by itself such a network learns nothing but a constant
-        return net
-
-    learner = Learner(made)
-    report = diagnose(learner, X, **BRIEF)
-    assert report.losses["a fresh network/noise"] > 0.9
-    assert learner.draws.tolist() == Learner(made).draws.tolist()
-
-
-# --- something else ---------------------------------------------------------------------------------------------------
-
-
 def stale(net: nn.Module) -> torch.optim.Adam:
     optimizer = trained(net)
     for state in optimizer.state.values():
@@ -217,9 +198,6 @@ def test_values_that_are_not_finite_and_constant_targets_are_named_and_nothing_i
     assert "2.weight" in report.causes[0]
 
 
-# --- the user's own batches -------------------------------------------------------------------------------------------
-
-
 def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> None:
     given = {"batches": batches(), "loss": CE, **BRIEF}
     assert diagnose(wide(), **given).verdict == "plastic"
@@ -255,15 +233,6 @@ def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
     assert report.losses == diagnose(own.inner, batches=batches(), loss=CE, **NOTHING_DECIDES).losses
 
 
-@pytest.mark.usefixtures("no_further_repeats")
-def test_symptoms_are_of_the_largest_batch_since_units_look_dead_on_few_examples() -> None:
-    net = make()
-    of_all = measure(net, X)["dead"].item()
-    assert measure(net, X[:4])["dead"].item() > of_all
-    report = diagnose(net, batches=[(X[:4], Y[:4]), (X, Y)], loss=CE, **NOTHING_DECIDES)
-    assert report.symptoms["dead"][0] == pytest.approx(of_all)
-
-
 def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_tenth_of_it() -> None:
     net = wide()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.3)
@@ -281,9 +250,6 @@ def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(
     assert "more updates" in report.why
     monkeypatch.setattr(verdict, "_judged", lambda trials, run, longer: ("not detectable", "open", 0.3))
     assert diagnose(make(), X, **NOTHING_DECIDES).protocol["repeats"] == 6
-
-
-# --- remedies ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -305,12 +271,8 @@ def test_remedies_are_tried_on_copies_and_ranked(of_dead_units: Report) -> None:
 
 
 def test_the_report_is_one_screen_and_json(of_dead_units: Report) -> None:
-    text = str(of_dead_units)
-    assert text.startswith("verdict: lost")
-    assert len(text.splitlines()) <= 40
-    assert max(map(len, text.splitlines())) <= 120
+    assert len(str(of_dead_units).splitlines()) <= 40
     content = json.loads(of_dead_units.to_json())
-    assert content["evidence"]["your network"]["mean"] < 0.5
     assert Report.of(content).to_json() == of_dead_units.to_json()
 
 
@@ -341,9 +303,6 @@ def test_layer_norm_is_tried_behind_convolutions_and_a_remedy_that_does_not_fit_
     assert report.symptoms["dead/4"][0] == 1
 
 
-# --- nothing changes, everything repeats ------------------------------------------------------------------------------
-
-
 @pytest.mark.usefixtures("no_further_repeats")
 @pytest.mark.parametrize("on_batches", [False, True])
 def test_nothing_changes_and_the_same_seed_gives_the_same_report(on_batches) -> None:
@@ -372,8 +331,6 @@ def test_the_interval_is_students() -> None:
     assert Estimate.of([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 4.303 / 3**0.5, 2 + 4.303 / 3**0.5))
 
 
-# --- bad input --------------------------------------------------------------------------------------------------------
-
 ON_BATCHES = {"inputs": None, "loss": CE}
 
 
@@ -381,29 +338,19 @@ ON_BATCHES = {"inputs": None, "loss": CE}
     ("given", "names"),
     [
         ({"net": nn.ReLU()}, ["no parameters"]),
-        ({"net": "net"}, ["net", "str"]),
         ({"inputs": X[:12]}, ["12", "4", "16", "batches="]),
         ({"inputs": X[:, :5]}, ["inputs", "RuntimeError"]),
-        ({"inputs": None}, ["inputs", "batches="]),
         ({"inputs": X, "batches": batches(), "loss": CE}, ["batches=", "inputs", "targets="]),
         ({"inputs": None, "batches": batches()}, ["batches=", "loss="]),
         (ON_BATCHES | {"batches": (X, Y)}, ["list of (inputs, targets)", "list(loader)"]),
         (ON_BATCHES | {"batches": [(X[:, :3], Y)]}, ["the first batch", "128x3"]),
-        (ON_BATCHES | {"batches": []}, ["batches"]),
-        (ON_BATCHES | {"batches": [3]}, ["the first batch", "int"]),
         (ON_BATCHES | {"batches": batches(), "loss": lambda out, y: 1.0}, ["the first batch", "float"]),
         ({"make": lambda: make(width=16)}, ["make=", "0."]),
-        ({"make": make()}, ["make=", "Sequential"]),
         ({"targets": Y}, ["loss=", "targets=", "batches="]),
         ({"targets": Y[:5], "loss": CE}, ["targets", "128", "5"]),
-        ({"inputs": X.repeat(3, 1), "targets": Y.repeat(3)[:300], "loss": CE}, ["384", "300"]),
-        ({"loss": CE}, ["loss=", "targets=", "batches="]),
-        ({"loss": Y}, ["loss", "Tensor"]),
         ({"earlier": make(width=16)}, ["earlier", "0."]),
-        ({"earlier": 3}, ["earlier", "int"]),
         ({"optimizer": torch.optim.SGD(make().parameters(), lr=1.0)}, ["SGD", "parameters"]),
         ({"repeats": 1}, ["repeats", "1"]),
-        ({"updates": 3}, ["updates", "3"]),
     ],
 )
 def test_bad_input_is_named_in_one_line(given, names) -> None:

@@ -3,10 +3,13 @@
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.utils.env_checker import check_env
 from test_control import Counting, actions
+from test_discrete import Cells
 
 from rl_plasticity.envs import Control, Envs, make_env
-from rl_plasticity.envs.continual import KINDS, Changing
+from rl_plasticity.envs.continual import CONSTANTS, KINDS, Changing
 
 NAMES = ["walker-stand", "walker-walk", "walker-run"]
 
@@ -136,9 +139,6 @@ def test_another_physics_moves_otherwise_and_masses_count():
     assert physics.model.body_subtreemass[1] == pytest.approx(physics.model.body_mass[1:].sum())  # it was set anew
 
 
-# --- in time --------------------------------------------------------------------------------------------------------
-
-
 def test_tasks_follow_each_other_and_cut_the_episode_off():
     env = make_env("walker-stand", 0, sequence=NAMES, switch_every_env_steps=7)
     env.reset()
@@ -203,17 +203,107 @@ def test_environments_that_do_not_change_by_themselves_change_when_told():
         assert np.array_equal(told.seek(told.change + 1), obs)
 
 
-@pytest.mark.parametrize(
-    ("env", "settings", "named"),
-    [
-        ("walker-stand", {"sequence": ["walker-stand", "cheetah-run"]}, "24 observations.*17 observations"),
-        ("walker-stand", {"sequence": ["walker-stand", "walker-rum"]}, "'walker-rum'.*walker-run"),
-        ("walker-stand", {"sequence": ["walker-run"]}, r"env=walker-stand.*env.sequence=\[walker-run\]"),
-        ("walker-stand", {"changes": ["dynamic"]}, "'dynamic'.*'dynamics'"),
-        ("gym:FrozenLake-v1", {"changes": ["dynamics"]}, r"env.changes=\[dynamics\].*MuJoCo.*FrozenLake-v1"),
-    ],
-)
-def test_what_cannot_follow_is_one_line(env, settings, named):
-    with pytest.raises(ValueError, match=named) as error:
-        Envs(env, [0], **settings)
-    assert "\n" not in str(error.value)
+CLASSIC = {
+    "CartPole-v1": "CartPoleEnv",
+    "Pendulum-v1": "PendulumEnv",
+    "Acrobot-v1": "AcrobotEnv",
+    "MountainCar-v0": "MountainCarEnv",
+    "MountainCarContinuous-v0": "Continuous_MountainCarEnv",
+}
+
+
+class Parts(Told):
+    """Observations in a dictionary."""
+
+    observation_space = gym.spaces.Dict({"b": gym.spaces.Box(0, 9, (2, 2)), "a": gym.spaces.Discrete(3)})
+
+    def reset(self, *, seed=None, options=None):
+        return {"a": 1, "b": np.array([[2, 3], [4, 5]], np.float32)}, {}
+
+
+@pytest.mark.filterwarnings("error", "ignore:.*different from the unwrapped", "ignore:.*too (low|high)")
+@pytest.mark.parametrize("kind", ["observation_permutation", "observation_shift", "action_permutation", "dynamics"])
+def test_gymnasium_s_own_check_finds_nothing(kind):
+    check_env(Changing(CartPoleEnv(), [kind], switch_every_env_steps=10), skip_render_check=True)
+
+
+def test_observations_keep_the_type_and_the_shape_of_the_task():
+    image, vector = Changing(Cells(), ["channel_permutation"]), Changing(Told(), ["observation_permutation"])
+    cells = Changing(Cells(dtype=np.bool_), ["channel_permutation"])
+    for env, dtype in ((image, np.uint8), (vector, np.float32), (cells, np.bool_)):
+        env.change_to(1)
+        obs, _ = env.reset()
+        assert obs.dtype == env.observation_space.dtype == dtype
+        assert obs.shape == env.observation_space.shape == env.unwrapped.observation_space.shape
+        assert env.observation_space.contains(obs)
+    assert image.observation_space == Cells().observation_space  # an image to other libraries too
+    assert sorted(image.reset()[0][:, 0, 0]) == [0, 30, 60]
+
+
+def test_dictionaries_become_one_vector_and_shifted_whole_numbers_are_no_longer_whole():
+    obs, _ = Changing(Parts()).reset()
+    assert obs.tolist() == [0, 1, 0, 2, 3, 4, 5]
+    env = Changing(gym.make("Blackjack-v1"), ["observation_shift"])
+    whole, _ = env.reset(seed=0)
+    env.change_to(1)
+    shifted, _ = env.reset(seed=0)
+    np.testing.assert_allclose(shifted - whole, env.offset, atol=1e-6)
+    assert env.observation_space.contains(shifted)
+
+
+def test_a_change_cuts_the_episode_off_and_comes_with_the_next_reset():
+    env = Changing(Told(), ["reward_flip"], switch_every_env_steps=3)
+    env.reset()
+    seen = []
+    for _ in range(10):
+        _, reward, terminated, truncated, _ = env.step(Told.action_space.low)
+        seen.append((reward, truncated))
+        assert not terminated
+        if truncated:
+            env.reset()
+    assert seen == [(3, False), (3, False), (3, True), (-3, False), (-3, False), (-3, True), *seen[:3], (-3, False)]
+    assert env.change == 3
+
+
+def test_an_episode_that_goes_on_beyond_the_change_stays_the_task_that_it_was():
+    env = Changing(Told(), ["reward_flip"], switch_every_env_steps=3)
+    env.reset()
+    assert [env.step(Told.action_space.low)[1] for _ in range(5)] == [3] * 5
+    env.reset()
+    assert env.step(Told.action_space.low)[1] == -3
+
+
+@pytest.mark.parametrize("name", CLASSIC)
+def test_the_constants_of_classic_control_are_scaled_each_by_a_factor_of_its_own_and_come_back(name):
+    env = Changing(gym.make(name), ["dynamics"], seed=4, dynamics_factor=3.0)
+    task, names = env.unwrapped, CONSTANTS[CLASSIC[name]]
+    first = np.array([getattr(gym.make(name).unwrapped, one) for one in names])
+    logs = []
+    for number in range(1, 30):
+        env.change_to(number)
+        logs.append(np.log(np.array([getattr(task, one) for one in names]) / first) / np.log(3))
+        if name == "CartPole-v1":
+            assert task.total_mass == task.masspole + task.masscart
+            assert task.polemass_length == task.masspole * task.length
+    logs = np.array(logs)
+    assert np.abs(logs).max() <= 1
+    assert (logs.min(0) < -0.7).all()
+    assert (logs.max(0) > 0.7).all()
+    if len(names) > 1:
+        assert np.abs(np.corrcoef(logs.T) - np.eye(len(names))).max() < 0.6
+    env.change_to(0)
+    assert [getattr(task, one) for one in names] == first.tolist()
+    if name == "CartPole-v1":
+        assert (task.total_mass, task.polemass_length) == (1.1, 0.05)
+
+
+@pytest.mark.parametrize(("name", "constant"), [(n, c) for n, kind in CLASSIC.items() for c in CONSTANTS[kind]])
+def test_a_step_follows_every_constant(name, constant):
+    env, same = (Changing(gym.make(name), ["dynamics"]) for _ in range(2))
+    factors = [2.0 if one == constant else 1.0 for one in CONSTANTS[CLASSIC[name]]]
+    env.reset(seed=0), same.reset(seed=0)
+    env.physics[0].scale(*factors)
+    act = env.action_space.high * 0.5 if isinstance(env.action_space, gym.spaces.Box) else 0
+    for _ in range(3):
+        one, other = env.step(act)[0], same.step(act)[0]
+    assert np.abs(one - other).max() > 1e-6

@@ -7,10 +7,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from dm_control.rl.control import PhysicsError
-from folders import without_what_plugs_add
 
-from rl_plasticity.envs import Control, make_env, task_names
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.envs import Control, make_env
 
 
 def actions(steps, runs, act_dim, seed=0):
@@ -41,15 +39,6 @@ class Counting(gym.Env):
             raise PhysicsError("mjWARN_BADQACC")
         reward = float("nan") if self.t == self.at["nan"] else float(self.t)
         return self.observe(), reward, self.t == self.at["terminate"], self.t == self.at["truncate"], {}
-
-
-# --- one environment ------------------------------------------------------------------------------------------------
-
-
-def test_all_tasks_of_the_control_suite_have_short_names():
-    names = task_names()
-    assert len(names) == 51
-    assert {"cheetah-run", "finger-turn_hard", "dog-run", "humanoid-run", "quadruped-run"} <= set(names)
 
 
 @pytest.mark.parametrize("name", ["finger-turn_hard", "dog-run", "gym:Pendulum-v1"])
@@ -113,39 +102,6 @@ def test_an_unstable_simulation_of_a_real_task_ends_its_episode():
         assert env.step(np.zeros(6, np.float32))[3]
     env.reset()
     assert not env.step(np.zeros(6, np.float32))[3]
-
-
-def test_other_errors_are_not_swallowed():
-    class Broken(Counting):
-        def step(self, action):
-            raise KeyError("a bug")
-
-    env = Control(Broken(), 0)
-    env.reset()
-    with pytest.raises(KeyError):
-        env.step(np.zeros(2, np.float32))
-
-
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [
-        ("", "''.*gym:NAME"),
-        ("cheeta-run", "'cheeta-run'.*cheetah-run"),
-        ("gym:Pendulm-v1", "gym:Pendulum-v1"),
-        ("Pendulum-v1", "nearest: gym:Pendulum-v1"),
-        ("gym:Blackjak-v1", "gym:Blackjack-v1"),
-    ],
-)
-def test_a_task_that_is_misspelt_or_without_gym_is_an_error_with_what_is_meant(name, named):
-    with pytest.raises(ValueError, match=named):
-        make_env(name, 0)
-
-
-def test_a_module_that_registers_no_such_name_is_told_the_nearest_one(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "reaching.py").write_text("import gymnasium as gym\ngym.register('Reach-v0', 'reaching:Reach')\n")
-    with without_what_plugs_add(monkeypatch, tmp_path), pytest.raises(SettingsError, match="gym:reaching:Reach-v0"):
-        make_env("gym:reaching:Reech-v0", 0)
 
 
 def test_episodes_differ_and_depend_on_seed_and_number_only():

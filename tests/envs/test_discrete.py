@@ -8,11 +8,11 @@ from conftest import refused
 
 from rl_plasticity.envs import Envs, make_env
 from rl_plasticity.envs.continual import Changing
-from rl_plasticity.envs.control import Control, channels_first
-from rl_plasticity.errors import SettingsError
-from rl_plasticity.seeds import derive
+from rl_plasticity.envs.control import Control
 from rl_plasticity.step import Spaces
 from rl_plasticity.training.acting import random_act
+
+STAND = "walker-stand"
 
 
 class Cells(gym.Env):
@@ -46,14 +46,6 @@ def test_an_action_is_the_index_of_one_and_an_image_comes_flat_in_fractions_of_i
     np.testing.assert_array_equal(env.reset()[0], np.arange(90, dtype=np.float32) / np.float32(255))
     assert [acted(env, index) for index in range(4)] == [2, 3, 4, 5]
     assert env.state()["actions"].tolist() == [[0], [1], [2], [3]]
-
-
-def test_channels_come_first():
-    env = channels_first(Cells(last=True))
-    assert env.observation_space.shape == (3, 5, 6)
-    obs, _ = env.reset()
-    assert obs[:, 0, 0].tolist() == [0, 1, 2]
-    assert obs[0, 0].tolist() == [0, 3, 6, 9, 12, 15]
 
 
 @pytest.mark.parametrize(("shape", "seen"), [((5, 6, 3), (3, 5, 6)), ((10, 5, 7), (10, 5, 7))])
@@ -114,20 +106,6 @@ def test_a_sequence_of_images_shows_missing_channels_as_zeros():
     np.testing.assert_array_equal(seen[0][:60], seen[1][:60])
 
 
-@pytest.mark.parametrize(
-    ("envs", "kinds", "named"),
-    [
-        ([Cells(), Cells(actions=3)], [], r"same spaces.* 4 actions.* 3 actions"),
-        ([Cells(), Cells(dtype=np.float32)], [], r"same spaces.*uint8.*float32"),
-        ([Cells()], ["observation_shift"], "observation_shift"),
-        ([gym.make("CartPole-v1")], ["channel_permutation"], "channel_permutation"),
-    ],
-)
-def test_a_change_that_the_observations_cannot_take_is_an_error(envs, kinds, named):
-    with pytest.raises(ValueError, match=named):
-        Changing(envs, kinds)
-
-
 def test_an_episode_of_discrete_actions_is_replayed_to_where_it_was():
     envs, again = (Envs("gym:CartPole-v1", [0, 1]) for _ in range(2))
     envs.reset()
@@ -136,17 +114,34 @@ def test_an_episode_of_discrete_actions_is_replayed_to_where_it_was():
     np.testing.assert_array_equal(again.load_state_dict(envs.state_dict()), envs.vector.get_attr("obs"))
 
 
-def test_actions_that_are_neither_are_refused():
-    class Many(Cells):
-        def __init__(self):
-            super().__init__()
-            self.action_space = gym.spaces.MultiDiscrete([2, 2])
-
-    with pytest.raises(ValueError, match=r"Many has MultiDiscrete"):
-        Control(Many(), 0)
+class Many(Cells):
+    def __init__(self):
+        super().__init__()
+        self.action_space = gym.spaces.MultiDiscrete([2, 2])
 
 
-# --- MinAtar ----------------------------------------------------------------------------------------------------------
+REFUSED = [
+    (lambda: make_env("", 0), "''", "gym:NAME"),
+    (lambda: make_env("cheeta-run", 0), "'cheeta-run'", "cheetah-run"),
+    (lambda: make_env("gym:Pendulm-v1", 0), "gym:Pendulum-v1"),
+    (lambda: make_env("gym:Blackjak-v1", 0), "gym:Blackjack-v1"),
+    (lambda: make_env("minatar:breakuot", 0), "'minatar:breakuot'", "minatar:breakout"),
+    (lambda: Control(Many(), 0), "Many has MultiDiscrete"),
+    (lambda: Changing([Cells(), Cells(actions=3)], []), "same spaces", "4 actions", "3 actions"),
+    (lambda: Changing([Cells()], ["observation_shift"]), "observation_shift"),
+    (lambda: Changing([gym.make("CartPole-v1")], ["channel_permutation"]), "channel_permutation"),
+    (lambda: Envs(STAND, [0], sequence=[STAND, "cheetah-run"]), "24 observations", "17 observations"),
+    (lambda: Envs(STAND, [0], sequence=[STAND, "walker-rum"]), "'walker-rum'", "walker-run"),
+    (lambda: Envs(STAND, [0], sequence=["walker-run"]), "env=walker-stand", "env.sequence=[walker-run]"),
+    (lambda: Envs(STAND, [0], changes=["dynamic"]), "'dynamic'", "'dynamics'"),
+    (lambda: Changing(Cells(), [], switch_every_env_steps=0), "switch_every_env_steps", "at least 1", "0"),
+    (lambda: Envs("gym:FrozenLake-v1", [0], changes=["dynamics"]), "[dynamics]", "MuJoCo", "FrozenLake-v1"),
+]
+
+
+@pytest.mark.parametrize(("call", "names"), [(call, names) for call, *names in REFUSED])
+def test_what_no_environment_can_be_or_do_is_one_line(call, names):
+    refused(call, *names, error=ValueError)
 
 
 @pytest.fixture
@@ -173,31 +168,3 @@ def test_an_episode_of_a_game_depends_on_its_seed_and_actions_alone_and_not_on_t
     episode(77, [3, 3])
     for number, expected in enumerate(first, start=1):
         np.testing.assert_array_equal(episode(number, [1, 3, 1, 1]), expected)
-
-
-def test_a_game_is_seeded_as_its_own_package_seeds_it(game):
-    minatar = pytest.importorskip("minatar")
-    theirs = minatar.Environment("breakout")
-    theirs.seed(derive(0, 1) % 2**32)
-    theirs.reset()
-    obs, _ = game.reset()
-    for action in [0, 1, 3, 3, 1, 0, 3]:
-        np.testing.assert_array_equal(obs.reshape(4, 10, 10), theirs.state().transpose(2, 0, 1))
-        obs, reward, *_ = game.step(np.array([action], np.float32))
-        assert reward == theirs.act(action)[0]
-
-
-def test_a_picture_of_a_game_has_40_pixels_a_cell(game):
-    pictured = make_env("minatar:breakout", 0, render={"render_mode": "rgb_array"})
-    pictured.reset()
-    picture = pictured.render()
-    assert (picture.shape, picture.dtype) == ((400, 400, 3), np.uint8)
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 2
-    refused(lambda: make_env("minatar:breakout", 0, render={"width": 100}), "minatar:breakout", "width")
-
-
-def test_a_misspelt_game_is_told_the_nearest_ones():
-    with pytest.raises(SettingsError, match=r"unknown env 'minatar:breakuot'; nearest: minatar:breakout"):
-        make_env("minatar:breakuot", 0)
-    with pytest.raises(SettingsError, match=r"nearest: minatar:breakout"):
-        make_env("breakout", 0)

@@ -1,7 +1,6 @@
 """Environments of many runs, here and in worker processes."""
 
 import errno
-import math
 import multiprocessing
 import os
 import signal
@@ -72,27 +71,6 @@ def test_saved_environments_continue_bit_for_bit_in_new_ones(name, steps):
     for act in actions(30, 2, envs.act_dim, seed=1):
         for a, b in zip(envs.step(act), others.step(act), strict=True):
             assert np.array_equal(a, b)
-
-
-def test_seeking_an_episode_gives_the_same_start_whatever_came_before():
-    envs = Envs("gym:Pendulum-v1", [3])
-    first = envs.seek(100)
-    envs.reset()
-    assert np.array_equal(envs.seek(100), first)
-    assert not np.array_equal(envs.seek(101), first)
-
-
-def test_a_task_without_a_time_limit_is_told_of_once(capsys):
-    vector.say_if_endless.cache_clear()
-    for limit in (math.inf, math.inf, 9):
-        vector.say_if_endless("gym:Endless-v0", limit)
-    printed = capsys.readouterr().err
-    assert printed.count("\n") == 1
-    assert "gym:Endless-v0" in printed
-    assert "max_episode_steps" in printed
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------
 
 
 class Faulty(Counting):
@@ -184,17 +162,6 @@ def test_an_environment_that_cannot_be_made_in_a_worker_is_one_line(forked, monk
     assert multiprocessing.active_children() == []
 
 
-def test_a_replay_in_a_worker_that_ends_elsewhere_is_the_same_error(forked):
-    envs = Envs("gym:Pendulum-v1", [0, 1, 2], workers=2)
-    envs.reset()
-    envs.step(np.ones((3, 1), np.float32))
-    state = envs.state_dict()
-    state["states"][2]["actions"] = state["states"][2]["actions"] * -1
-    with pytest.raises(ValueError, match="ended at another observation"):
-        envs.load_state_dict(state)
-    envs.close()
-
-
 def test_something_else_can_be_done_while_workers_step(forked, monkeypatch, tmp_path):
     done = tmp_path / "done"
     monkeypatch.setattr(Faulty, "does", staticmethod(partial(wait_for, done.exists)))
@@ -263,15 +230,3 @@ def test_a_worker_of_a_script_has_the_tasks_that_the_script_registers(tmp_path):
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert said.stdout == "(2, 3)\n", said.stderr
     assert {line.split()[1] for line in (tmp_path / "witness.txt").read_text().splitlines()} == {"False"}
-
-
-def test_a_restored_environment_has_all_the_time_it_needs(forked, monkeypatch):
-    monkeypatch.setattr(Faulty, "does", staticmethod(lambda: time.sleep(0.4)))
-    envs, others = (Envs("gym:FaultyForTests-v0", [0], workers=True) for _ in range(2))
-    others.timeout = 0.2  # once its worker has answered, however long that took
-    two_steps(envs)
-    for _ in range(2):
-        obs = envs.step(np.zeros((1, 2), np.float32)).obs
-    assert np.array_equal(others.load_state_dict(envs.state_dict()), obs)
-    envs.close()
-    others.close()

@@ -5,7 +5,6 @@ import pickle
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from conftest import refused
@@ -52,16 +51,6 @@ def flip(path, bit):
     path.write_bytes(content)
 
 
-def test_tensors_arrays_and_plain_values_come_back(tmp_path):
-    state = {"t": torch.arange(3), "a": np.array([1.5, 2.5]), "n": 7, "s": "x", "l": [{"b": torch.ones(2)}], "x": None}
-    save(tmp_path / "c", 5, state=state)
-    loaded = checkpoint.load(tmp_path / "c")
-    assert torch.equal(loaded["t"], torch.arange(3))
-    assert loaded["a"].tolist() == [1.5, 2.5]
-    assert (loaded["n"], loaded["s"], loaded["x"]) == (7, "x", None)
-    assert torch.equal(loaded["l"][0]["b"], torch.ones(2))
-
-
 def test_the_newest_is_loaded_and_only_two_are_kept_besides_that_of_step_0(tmp_path):
     save(tmp_path, 5, 100, 20_000_000)
     assert checkpoint.load(tmp_path)["step"] == 20_000_000
@@ -70,26 +59,6 @@ def test_the_newest_is_loaded_and_only_two_are_kept_besides_that_of_step_0(tmp_p
     save(tmp_path, 100, 200, 300)
     assert names(tmp_path) == ["step_000000000.pt", "step_000000200.pt", "step_000000300.pt"]
     assert checkpoint.load(tmp_path, 0)["step"] == 0
-
-
-def test_a_run_does_not_fall_back_to_its_beginning_where_the_two_newest_are_damaged_in_any_bit(tmp_path):
-    bits = 8 * save(tmp_path, 5).stat().st_size
-    for bit in range(0, bits, bits // 20):
-        save(tmp_path, 0, 5, 100)
-        for step in (5, 100):
-            flip(checkpoint.checkpoint_path(tmp_path, step), bit)
-        with pytest.raises(ValueError, match=r"step_000000100\.pt.*step_000000005\.pt"):
-            checkpoint.load(tmp_path)
-
-
-def test_one_is_loaded_by_its_step_and_a_missing_one_is_answered_with_those_there_are(tmp_path):
-    save(tmp_path, 5, 100)
-    assert checkpoint.load(tmp_path, 5)["step"] == 5
-    with pytest.raises(SettingsError, match=r"\b10\b.*\(valid: 5, 100\)"):
-        checkpoint.load(tmp_path, 10)
-
-
-# --- rows that are written once -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -156,10 +125,7 @@ def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(table, tm
     assert checkpoint.load(tmp_path)["at"] == 90
 
 
-# --- damage, malice, other versions ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "rows flipped", "rows truncated", "rows missing"])
+@pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "rows flipped", "rows missing"])
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(damage, table, tmp_path, capsys):
     table[1](4, 8)
     path = tmp_path / ("rows_000000004_000000008.pt" if "rows" in damage else "step_000000008.pt")
@@ -233,10 +199,3 @@ def test_a_checkpoint_that_would_run_code_is_refused_even_with_a_right_checksum(
     with pytest.raises(ValueError, match="cannot be read"):
         checkpoint.load(tmp_path)
     assert not Path("evil").exists()
-
-
-def test_a_deleted_folder_is_not_brought_back(tmp_path):
-    checkpoints = checkpoint.Checkpoints(tmp_path / "run" / "checkpoints")
-    with pytest.raises(FileNotFoundError):
-        checkpoints.save(1, {})
-    assert list(tmp_path.iterdir()) == []

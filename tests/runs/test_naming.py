@@ -9,8 +9,7 @@ from folders import PENDULUM
 from rl_plasticity import train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.runs import command, naming
-from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs import naming
 
 CHANGING = ["env.switch_every_env_steps=9"]
 HEX = r"[0-9a-f]{6}"
@@ -27,8 +26,6 @@ def named(*arguments, kind=Train):
         (["env=gym:Pendulum-v1", "reg=spectral", "seed=4"], "Pendulum-v1_spectral_seed4"),
         (["reg=spectral+l2", "reset=periodic", "seeds=3"], "cheetah-run_spectral+l2_periodic_seed0-2"),
         (["reg=[none,swr]", "reset=[none,head]"], "cheetah-run_none-swr_none-head_seed0"),
-        (["agent=dqn", "env=minatar:breakout"], "breakout_none_dqn_seed0"),
-        (["preset=demo", "env=walker-run"], "walker-run_demo_none_seed0"),
         (["agent.layer_norm=false", "reg=spectral"], "cheetah-run_spectral_layer_norm=false_seed0"),
         (["reg=swr", "reg.coef=0.1", "device=cpu", "eval_every_env_steps=7"], "cheetah-run_swr_coef=0.1_seed0"),
         (["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
@@ -36,7 +33,6 @@ def named(*arguments, kind=Train):
         (["preset=demo", "replay_ratio=4"], "cheetah-run_demo_none_replay_ratio=4_seed0"),
         (["total_env_steps=99", "reg=l2", "reg.coef=0.1"], f"cheetah-run_l2_coef=0.1_{HEX}_seed0"),  # the method first
         (["env.sequence=[walker-run,walker-run]", *CHANGING], f"walker-run_none_sequence=\\S+_{HEX}_seed0"),
-        (["agent.hidden=[64,8]", "seed=7", "seeds=2"], "cheetah-run_none_hidden=64,8_seed7-8"),
     ],
 )
 def test_a_name_has_the_choices_and_the_first_setting_that_is_unusual_and_digits_where_that_is_not_all(arguments, name):
@@ -95,17 +91,3 @@ def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed_whateve
     assert session.folder.path.samefile(path)
     refused(lambda: train.command.prepare(PENDULUM), "exists", f"resume=results/{path.name}")
     assert len([*here.iterdir()]) == 1
-
-
-def test_a_folder_that_another_process_filled_meanwhile_is_not_written_into(here, monkeypatch):
-    built, place = command.Command._made, here.parent / "mine"
-    other = schema.load(Train, once([*PENDULUM, "seed=7"]))
-
-    def meanwhile(*arguments):
-        place.mkdir()
-        (place / "config.yaml").write_text(schema.dump(other))
-        return built(*arguments)
-
-    monkeypatch.setattr(command.Command, "_made", meanwhile)
-    refused(lambda: train.command.prepare([*PENDULUM, "out=mine"]), "mine exists")
-    assert schema.load_saved(Train, RunFolder("mine").settings) == other

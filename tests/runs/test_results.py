@@ -37,19 +37,6 @@ def test_each_run_has_a_row_and_one_with_nothing_to_report_none_and_rates_have_a
     assert (tmp_path / "timing.csv").read_text() == "run,step,name,value\nmean,10,updates_per_second,99.5\n"
 
 
-def test_resuming_drops_the_rows_after_the_checkpoint_and_a_start_leaves_nothing_of_an_earlier_one(tmp_path):
-    (tmp_path / "metrics.csv").write_text("run,step,name,value\n4,0,critic/ra")
-    results = results_of(tmp_path, ["4"])
-    results.write(10, {"loss": torch.tensor([1.0])})
-    sizes = results.sync()
-    results.write(20, {"loss": torch.tensor([2.0])})
-    results.close()
-    results = results_of(tmp_path, ["4"], sizes, step=10)
-    results.write(20, {"loss": torch.tensor([3.0])})
-    results.close()
-    assert (tmp_path / "metrics.csv").read_text() == "run,step,name,value\n4,10,loss,1.0\n4,20,loss,3.0\n"
-
-
 def events_of(folder):
     """The points ``(step, value)`` by TensorBoard's run and tag."""
     found = {}
@@ -82,14 +69,6 @@ def test_tensorboard_has_the_same_values_and_each_seed_is_a_run_with_a_mean_wher
         "reg.name=none_seed4": loss(1.0),
         "reg.name=none_seed5": loss(2.0),
     }
-
-
-def test_tensorboard_opens_on_what_the_policy_or_the_network_is_worth(tmp_path):
-    results = results_of(tmp_path, ["4"])
-    names = ["actor/dormant/trunk.0", "critic/loss", "net/loss", "task/index", "train/return"]
-    results.write(10, {name: torch.tensor([1.0]) for name in [*names, "eval/return", "eval/train_accuracy"]})
-    results.close()
-    assert sorted(events_of(tmp_path / "tensorboard")["."])[:2] == ["eval/return", "eval/train_accuracy"]
 
 
 @pytest.mark.parametrize("names", [["4"], ["4", "5"]])

@@ -10,15 +10,16 @@ from rl_plasticity import command_line, supervised
 from rl_plasticity import train as train_module
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.runs import progress
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.journal import last_entry
+from rl_plasticity.runs.journal import Journal, last_entry
 from rl_plasticity.runs.lock import is_held
 from rl_plasticity.runs.machine import resolved
+from rl_plasticity.runs.progress import Clock
 from rl_plasticity.runs.session import StopSignal
-from rl_plasticity.train import command, train
+from rl_plasticity.train import command
 
 
 class Nothing:
@@ -69,34 +70,11 @@ def test_signals_are_as_before_when_a_run_has_ended():
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-# --- what is saved is what is restored ------------------------------------------------------------------------------
-
-
-def test_every_part_that_a_run_names_is_saved_and_restored(tmp_path, monkeypatch):
-    """The parts are named once; one that a checkpoint lacks could not be restored."""
-    folder = run(PENDULUM, tmp_path / "run", StopAfter(30))
-    session, parts = command.prepare([f"resume={folder}"])
-    assert session.saved is not None
-    restored = []
-    for name, kind in (("agent", type(parts.agent)), ("buffer", type(parts.buffer)), ("envs", Envs)):
-
-        def load(part, state, name=name, load_=kind.load_state_dict):
-            restored.append((name, set(state)))
-            return load_(part, state)
-
-        monkeypatch.setattr(kind, "load_state_dict", load)
-    session.stop = StopAfter(2)
-    train(session, parts)
-    session.lock.release()
-    saved = {n: set(session.saved[n]) for n in ("agent", "buffer", "envs")}
-    saved["buffer"] |= set(session.saved["table"])
-    assert dict(restored) == saved
-    assert session.progress.step == 32
-
-
-@pytest.mark.parametrize("name", ["metrics.csv", "log.txt", "checkpoints", "tensorboard/more", "checkpoints/a.pt"])
+@pytest.mark.parametrize("name", ["metrics.csv", "tensorboard/more", "checkpoints/a.pt"])
 def test_a_run_is_not_resumed_through_a_link(name, tmp_path):
     folder, there = run(PENDULUM, tmp_path / "run", StopAfter(30)), tmp_path / "there"
+    (tmp_path / "link").symlink_to(folder)
+    resume(tmp_path / "link", StopAfter(2))  # the folder itself may be one
     path = folder / name
     if path.exists():
         path.rename(there)
@@ -104,11 +82,6 @@ def test_a_run_is_not_resumed_through_a_link(name, tmp_path):
     before = files(tmp_path)
     refused(lambda: resume(folder), str(path), "link")
     assert files(tmp_path) == before
-    path.unlink()
-    if there.exists():
-        there.rename(path)
-    (tmp_path / "link").symlink_to(folder)
-    resume(tmp_path / "link")
 
 
 def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
@@ -123,11 +96,7 @@ def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
     session.lock.release()
     assert session.settings.threads == 2
     env = RunFolder(folder).settings["env"]
-    assert session.settings.env.settings == {
-        **{n: v for n, v in env.items() if n != "name"},
-        "workers": True,
-        "timeout_seconds": 77,
-    }
+    assert (session.settings.env.workers, session.settings.env.timeout_seconds) == (True, 77)
     assert (env["workers"], env["timeout_seconds"]) == (False, 600)
 
 
@@ -149,6 +118,68 @@ def test_environments_have_a_process_for_each_core_beside_a_gpu_and_none_on_a_cp
     assert settings.env.workers == workers
 
 
-def test_checking_settings_starts_no_worker_process(monkeypatch):
-    monkeypatch.setattr("rl_plasticity.envs.vector.Worker", None)  # calling it would raise
-    command.check(schema.load(Train, [*PENDULUM, "env.workers=true"]))
+@pytest.fixture
+def folder(tmp_path):
+    return RunFolder(tmp_path)
+
+
+def test_a_reason_of_several_lines_is_kept_in_one(folder):
+    Journal(folder).write("failed: disk\nfull: really")
+    assert last_entry(folder) == ("failed", "disk full: really")
+    assert len(folder.log.read_text().splitlines()) == 1
+
+
+def test_a_line_being_written_does_not_count_and_a_cut_one_does_not_swallow_the_next_start(folder):
+    Journal(folder).write("stopped")
+    with folder.log.open("a") as file:
+        file.write("2026-01-01T00:00:00+0000 fai")
+    assert last_entry(folder) == ("stopped", "")
+    Journal(folder).start()
+    assert last_entry(folder).word == "started"
+    assert "stopped" in folder.log.read_text()  # nothing is overwritten
+
+
+def test_a_journal_that_cannot_be_written_stops_no_run(folder):
+    missing = RunFolder(folder.path / "missing")
+    Journal(missing).write("finished")
+    assert last_entry(missing) is None
+    assert not is_held(missing)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The time of day, to set."""
+    now = [1000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr("tqdm.std.time", lambda: now[0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    return now
+
+
+def test_the_rates_begin_with_learning_and_the_time_left_counts_evaluations_but_no_random_step_or_compiler(now, capsys):
+    clock = Clock("env steps", total=1000, step=100, compiles=True)
+    now[0] += 1
+    clock.show(200)  # random steps: a hundred a second, and no update yet
+    first = clock.rates(200)
+    assert (first["env_steps_done"], first["env_steps_left"], first["env_steps_per_second"]) == (200, 800, 100)
+    assert "seconds_left" not in first
+    assert "remaining" not in clock.bar.bar_format
+    clock.told = False
+    for step, seconds in enumerate((57, *[0.5] * 24), start=201):
+        assert clock.is_time_to_tell() is (step > 222)
+        clock.start_updates()
+        now[0] += seconds
+        clock.end_updates(2)
+        clock.show(step)
+    assert "compiling the update: done in 57 s" in capsys.readouterr().err
+    assert "remaining" in clock.bar.bar_format
+    assert clock.is_time_to_tell()
+    now[0] += 13  # an evaluation
+    rates = clock.rates(225)
+    assert not clock.is_time_to_tell()
+    assert rates["updates_per_second"] == pytest.approx(4)
+    assert rates["env_steps_per_second"] == pytest.approx(25 / 25)
+    assert rates["seconds_left"] == pytest.approx(775)
+    now[0] -= 1e9  # the clock of the machine was set
+    assert "seconds_left" not in clock.rates(230)
+    clock.close()
