@@ -8,8 +8,7 @@ import pytest
 import torch
 from conftest import refused
 
-from rl_plasticity import attach
-from rl_plasticity.errors import SettingsError
+from rl_plasticity import attach, make_intervention
 from rl_plasticity.regularizers import make_regularizer
 
 pytest.importorskip("torchrl")
@@ -20,6 +19,7 @@ pytestmark = [
 
 from tensordict import TensorDict  # noqa: E402
 from torchrl.envs import GymEnv  # noqa: E402
+from torchrl.objectives import ClipPPOLoss  # noqa: E402
 
 from rl_plasticity.integrations.torchrl import attach_to_loss  # noqa: E402
 
@@ -161,16 +161,13 @@ def test_what_cannot_be_right_is_refused_in_one_line():
         (("l2", unused, loss, "qvalue_network"), ("Adam",)),
     ):
         refused(lambda a=arguments: attach_to_loss(*a), *names, error=ValueError)
-    assert not optimizer._optimizer_step_pre_hooks
-
-
-def test_a_loss_whose_networks_are_not_functional_is_refused():
-    from torchrl.objectives import ClipPPOLoss
-
-    loss, _, optimizer = make()
+    for net in (loss, loss.qvalue_network_params):
+        refused(lambda n=net: attach("spectral", optimizer, n), "rl_plasticity.integrations.torchrl", error=ValueError)
+    redo = make_intervention("redo")
+    refused(lambda: redo.apply_(loss.qvalue_network, optimizer, example=(OBS, ACT)), "Adam")
     ppo = ClipPPOLoss(loss.actor_network, copy.deepcopy(loss.qvalue_network), functional=False)
-    with pytest.raises(SettingsError, match="'critic_network'"):
-        attach_to_loss("l2", optimizer, ppo, "critic_network")
+    refused(lambda: attach_to_loss("l2", optimizer, ppo, "critic_network"), "'critic_network'")
+    assert not optimizer._optimizer_step_pre_hooks
 
 
 def test_the_example_trains_and_prints_a_penalty_for_each_q_network(capsys):
@@ -180,10 +177,3 @@ def test_the_example_trains_and_prints_a_penalty_for_each_q_network(capsys):
     one, other = first.partition("penalties [")[2].strip("]").split(", ")
     assert 0 < float(one) != float(other) > 0
     assert second.endswith("penalties [0.0, 0.0]")
-
-
-def test_the_loss_or_its_bare_parameters_are_no_network_to_attach_to():
-    loss, _, optimizer = make()
-    for net in (loss, loss.qvalue_network_params):
-        with pytest.raises(ValueError, match=r"rl_plasticity\.integrations\.torchrl"):
-            attach("spectral", optimizer, net)
