@@ -59,18 +59,6 @@ def test_new_processes_go_on_where_the_last_one_stopped(tmp_path):
     require_equal(torch.load(tmp_path / "network.pt"), never_stopped("l2_init", 2, coef=1e-2)[0])
 
 
-def test_a_method_that_comes_late_holds_on_to_that_mornings_weights_and_keeps_them(tmp_path):
-    path = tmp_path / "network.pt"
-    DAY["one_day"](path, "none", STEPS)
-    first = torch.load(path)["net"]
-    for _ in range(2):
-        DAY["one_day"](path, "l2_init", STEPS, coef=1e-2)
-        held = torch.load(path)
-        for name, weights in first.items():
-            assert torch.equal(held["regularizer"][f"initial/{name.replace('.', '/')}"], weights)
-    assert not torch.equal(held["net"]["0.weight"], first["0.weight"])
-
-
 def test_a_write_that_fails_leaves_the_state_of_the_day_before(tmp_path, monkeypatch):
     path = tmp_path / "network.pt"
     DAY["one_day"](path, "none", STEPS)

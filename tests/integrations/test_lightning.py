@@ -61,22 +61,6 @@ class Automatic(lightning.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
 
-class Manual(Automatic):
-    accumulation = 4
-
-    def __init__(self, seed=0):
-        super().__init__(seed)
-        self.automatic_optimization = False
-
-    def training_step(self, batch, batch_idx):
-        optimizer = self.optimizers()
-        self.manual_backward(loss_of(self, batch[0]) / self.accumulation)
-        if (batch_idx + 1) % self.accumulation == 0:
-            self.clip_gradients(optimizer, gradient_clip_val=0.5)
-            optimizer.step()
-            optimizer.zero_grad()
-
-
 def batches(steps):
     return DataLoader(TensorDataset(X[: steps * BATCH]), batch_size=BATCH)
 
@@ -135,14 +119,7 @@ def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, acc
     assert logged.item() == pytest.approx(penalties[-1], rel=1e-4, abs=1e-7)
 
 
-def test_manual_optimization_is_regularized_as_automatic_is():
-    model, other, accumulation = Manual(), make_net(), 4
-    trainer_of(Regularize("spectral", coef=0.1)).fit(model, batches(20 * accumulation))
-    by_hand(other, make_regularizer("spectral", other, coef=0.1), 20, accumulation, clip=0.5)
-    assert difference(model, other) < 1e-6
-
-
-def test_each_network_of_several_optimizers_has_its_own_regularizer():
+def test_each_network_of_several_optimizers_has_its_own_regularizer_in_manual_optimization():
     class Two(Automatic):
         def __init__(self):
             super().__init__()
