@@ -154,7 +154,7 @@ def environment(**more):
     return kept | more
 
 
-def test_deepmind_control_is_drawn_without_a_display_in_the_size_and_from_the_camera_wanted(tmp_path):
+def test_deepmind_control_is_drawn_without_a_display_in_the_size_wanted(tmp_path):
     bare = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>')).render()"
     done = subprocess.run([sys.executable, "-c", bare], env=environment(MUJOCO_GL="egl"), capture_output=True)
     if done.returncode:
@@ -167,21 +167,15 @@ def test_deepmind_control_is_drawn_without_a_display_in_the_size_and_from_the_ca
         from rl_plasticity.configs import commands, schema
         from rl_plasticity.runs.folder import RunFolder
         from rl_plasticity.watch import watch
-        for camera in ("0", "back"):  # wider than the model's own picture
-            settings = [f"camera={camera}", "width=700", "height=64", f"out={sys.argv[1]}/{camera}.mp4"]
-            watch(RunFolder(sys.argv[1]), schema.load(commands.Watch, settings))
+        settings = ["camera=back", "width=700", "height=64", f"out={sys.argv[1]}/back.mp4"]  # wider than its own
+        watch(RunFolder(sys.argv[1]), schema.load(commands.Watch, settings))
     """
     # A display that is said to be there and is not: the choice of how to draw is the command's.
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder)], env=environment(DISPLAY=":987"), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    firsts = []
-    for camera in ("0", "back"):
-        found, rate = pixels(folder / f"{camera}.mp4", 64, 700)
-        assert len(found) == 4
-        assert rate == 0.16  # 250 time steps of 25 ms
-        assert found[0].std() > 5  # not blank
-        assert np.abs(found[1].astype(float) - found[0]).max() > 20  # and it moves
-        firsts.append(found[0].astype(float))
-    assert np.abs(firsts[0] - firsts[1]).mean() > 5
+    found, rate = pixels(folder / "back.mp4", 64, 700)
+    assert (len(found), rate) == (4, 0.16)  # 250 time steps of 25 ms
+    assert found[0].std() > 5  # not blank
+    assert np.abs(found[1].astype(float) - found[0]).max() > 20  # and it moves
