@@ -295,6 +295,15 @@ def flat(value, prefix=""):
     return {prefix: value}
 
 
+def snapshot(module):
+    return {name: value.clone() for name, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+
+
+def changed(module, before):
+    """The names of the tensors that are others than in the snapshot."""
+    return {k for k, v in module.state_dict().items() if k in before and not torch.equal(v, before[k])}
+
+
 def assert_equal_states(a, b):
     a, b = flat(a), flat(b)
     assert a.keys() == b.keys()

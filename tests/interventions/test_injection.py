@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from conftest import assert_equal_states, loss_of, nothing_drawn, refused
+from conftest import assert_equal_states, loss_of, nothing_drawn, refused, snapshot
 from torch import nn
 
 from rl_plasticity.agents import SAC, Batch
@@ -33,10 +33,6 @@ def inject(learner, runs=None):
     return PlasticityInjection(every_updates=1).apply_(learner, runs=runs)
 
 
-def snapshot(module):
-    return {k: v.clone() for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
-
-
 @pytest.mark.parametrize("activation", ["relu", "crelu"])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_without_an_injection_training_is_bit_for_bit_that_of_the_network_without_room_for_one(layers, activation):
@@ -45,9 +41,8 @@ def test_without_an_injection_training_is_bit_for_bit_that_of_the_network_withou
     for p, q in zip(one.net.parameters(), plain.net.parameters(), strict=True):
         assert torch.equal(p, q)
     for name, other in zip(one.optimizer.names, plain.optimizer.names, strict=True):
-        assert all(
-            torch.equal(a, b) for a, b in zip(one.optimizer.moments(name), plain.optimizer.moments(other), strict=True)
-        )
+        moments = zip(one.optimizer.moments(name), plain.optimizer.moments(other), strict=True)
+        assert all(torch.equal(a, b) for a, b in moments)
 
 
 def test_the_function_does_not_change_and_only_chosen_runs_get_a_new_head_frozen_copies_and_zero_moments():
@@ -70,10 +65,8 @@ def test_the_function_does_not_change_and_only_chosen_runs_get_a_new_head_frozen
     assert learner.net[3].injected.flatten().tolist() == [False, True, False]
     torch.testing.assert_close(after["regularizer.initial/3/head/0/weight"][1], fresh["3.head.0.weight"][1])
     assert done["resets"].tolist() == [0, 1, 0]
-    changed = sum(
-        (after[f"net.{n}"] != before[f"net.{n}"]).flatten(1).sum(1) for n, _ in learner.net.named_parameters()
-    )
-    assert torch.equal(done["reset_weights"], changed)
+    names = [f"net.{name}" for name, _ in learner.net.named_parameters()]
+    assert torch.equal(done["reset_weights"], sum((after[n] != before[n]).flatten(1).sum(1) for n in names))
 
 
 @pytest.mark.parametrize("regularizer", ["none", "l2", "weight_decay", "hare_tortoise", "swr"])
@@ -131,9 +124,8 @@ def test_a_graph_traced_before_an_injection_is_right_after_it():
 
 def test_the_target_of_an_agent_becomes_the_injected_network_and_follows_it_and_every_critic_is_injected():
     agent = SAC(4, 2, [0, 1], hidden=(8, 8), num_critics=2, injected_layers=2)
-    batch = Batch(
-        torch.randn(2, 16, 4), torch.rand(2, 16, 2), torch.rand(2, 16), torch.randn(2, 16, 4), torch.full((2, 16), 0.99)
-    )  # fmt: skip
+    obs, next_obs = torch.randn(2, 2, 16, 4)
+    batch = Batch(obs, torch.rand(2, 16, 2), torch.rand(2, 16), next_obs, torch.full((2, 16), 0.99))
     for noise in agent.noise(3, 16):
         agent.update(batch, noise)
     before, values = snapshot(agent), agent.value(batch.obs, batch.act)

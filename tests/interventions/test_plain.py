@@ -1,19 +1,17 @@
 """Interventions on a plain network with torch optimizers: against a learner, a new network and new optimizers."""
 
 import copy
-import random
 
-import numpy as np
 import pytest
 import torch
-from conftest import CASES, Functional, nothing_drawn, plain_mlp, refused
+from conftest import CASES, Functional, assert_equal_states, changed, plain_mlp, refused, snapshot
+from foreign.expected import made_of
 from torch import nn, optim
 
 from rl_plasticity import attach
 from rl_plasticity.agents import SAC
 from rl_plasticity.interventions import LearningRateDecay, make_intervention
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.learning.torch_state import TorchState
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import make_regularizer
 
@@ -58,33 +56,17 @@ def trained(make=plain_mlp, optimizer=lambda net: optim.Adam(net.parameters()), 
     return net, optimizers, x
 
 
-def snapshot(net):
-    return {name: value.clone() for name, value in net.state_dict().items()}
-
-
-def changed(net, before):
-    return {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
-
-
 def state_of(optimizers, parameter):
     optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
     return {k: v for o in optimizers for k, v in o.state.get(parameter, {}).items() if isinstance(v, torch.Tensor)}
 
 
-class Noisy(nn.Module):
-    """Draws in its forward from every global random state and counts its calls, in evaluation mode too."""
+def counting():
+    def forward(net, x):
+        net.calls += 1
+        return net.body(x)
 
-    def __init__(self):
-        super().__init__()
-        self.body = plain_mlp()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, x):
-        self.calls += 1
-        return self.body(x + random.random() + np.random.rand() + torch.rand(()))  # noqa: NPY002
-
-
-# --- ReDo -----------------------------------------------------------------------------------------------------------
+    return made_of(forward, body=plain_mlp(), calls=torch.zeros((), dtype=torch.int64))
 
 
 @pytest.mark.parametrize("kind", ["plain", "cnn_bn", "stacked3"])
@@ -117,33 +99,17 @@ def test_redo_of_a_plain_network_equals_redo_of_a_learner_with_its_weights_and_m
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 0.1]
 
 
-def test_redo_draws_nothing_and_leaves_all_else_whatever_the_network_draws_and_writes():
-    net, optimizer, x = trained(Noisy)
-    calls, modes, new = net.calls.clone(), [m.training for m in net.modules()], Noisy()
-    gradients = [p.grad.clone() for p in net.parameters()]
-    with nothing_drawn():
-        make_intervention("redo", threshold=0.8).apply_(net, optimizer, example=x, make=lambda: new)
-    assert torch.equal(net.calls, calls)
-    assert [m.training for m in net.modules()] == modes
-    assert all(torch.equal(p.grad, g) for p, g in zip(net.parameters(), gradients, strict=True))
-
-
 def test_an_example_shows_functions_as_activations_and_the_head_where_data_decides_the_way():
     net, optimizer, x = trained(Functional)
-    with torch.no_grad():
-        net.body[0].bias[2] = -100.0
+    net.body[0].bias.data[2] = -100.0
     before = snapshot(net)
     make_intervention("redo", threshold=0).apply_(net, optimizer, example=x)
     assert "body.0.bias" in changed(net, before)
     assert not net.body[1].weight[:, 2].any()
     before = snapshot(net)
-    with pytest.raises(ValueError, match="example="):
-        make_intervention("head").apply_(net, optimizer)
+    refused(lambda: make_intervention("head").apply_(net, optimizer), "example=", error=ValueError)
     make_intervention("head").apply_(net, optimizer, example=x)
     assert changed(net, before) == {"body.2.weight", "body.2.bias"}
-
-
-# --- head and periodic, any optimizer ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -177,8 +143,7 @@ def test_after_a_full_reset_training_goes_on_as_with_a_new_network_and_a_new_opt
     assert all(p is q for p, q in zip(net.parameters(), parameters, strict=True))
     train(net, optimizers, x, 4)
     train(new, make_optimizer(new), x, 4)
-    for p, q in zip(net.parameters(), new.parameters(), strict=True):
-        assert torch.equal(p, q)
+    assert_equal_states(net.state_dict(), new.state_dict())
 
 
 def test_an_optimizer_keeps_its_groups_and_its_state_of_other_networks_and_may_lack_parameters_of_this_one():
@@ -196,24 +161,6 @@ def test_an_optimizer_keeps_its_groups_and_its_state_of_other_networks_and_may_l
     assert {id(p) for p in optimizer.state} == {id(p) for p in other.parameters()}
 
 
-def test_a_count_beside_a_parameter_without_axes_is_no_moment():
-    net = nn.Module()
-    net.alpha, net.one = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.ones(1))
-    for optimizer in (optim.Adam(net.parameters()), optim.NAdam(net.parameters())):
-        for p in net.parameters():
-            p.grad = torch.ones_like(p)
-        optimizer.step()
-        for name, p in net.named_parameters():
-            found = TorchState(net, optimizer).moments(name)
-            state = optimizer.state[p]
-            assert [id(m) for m in found] == [id(state["exp_avg"]), id(state["exp_avg_sq"])]
-    optimizer.state[net.one]["updates"] = torch.tensor(3.0)  # as somebody else's optimizer may count
-    assert len(TorchState(net, optimizer).moments("one")) == 2
-
-
-# --- new weights ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", [{}, {"make": lambda: fresh_mlp()}])
 def test_new_weights_are_those_of_a_new_network_by_torch_s_random_state_and_others_each_time(given):
     net, optimizer, _ = trained(fresh_mlp)
@@ -223,8 +170,7 @@ def test_new_weights_are_those_of_a_new_network_by_torch_s_random_state_and_othe
     torch.manual_seed(3)
     for new in expected:
         make_intervention("periodic").apply_(net, optimizer, **given)
-        for p, q in zip(net.parameters(), new.parameters(), strict=True):
-            assert torch.equal(p, q)
+        assert_equal_states(net.state_dict(), new.state_dict())
     assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(expected[0][0].weight, expected[1][0].weight)
 
@@ -234,19 +180,13 @@ def fresh_mlp():
 
 
 def test_a_module_that_initializes_its_children_has_the_last_word():
-    class Own(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = nn.Linear(3, 2)
-            self.reset_parameters()
+    def reset_parameters(net):
+        nn.init.constant_(net.head.weight, 7.0)
+        nn.init.constant_(net.head.bias, 8.0)
 
-        def reset_parameters(self):
-            nn.init.constant_(self.head.weight, 7.0)
-            nn.init.constant_(self.head.bias, 8.0)
-
-    net = Own()
-    with torch.no_grad():
-        net.head.weight.zero_(), net.head.bias.zero_()
+    net = type("Own", (nn.Module,), {"reset_parameters": reset_parameters})()
+    net.head = nn.Linear(3, 2)
+    net.head.weight.data.zero_(), net.head.bias.data.zero_()
     make_intervention("periodic").apply_(net, ())
     assert (net.head.weight == 7).all()
     assert (net.head.bias == 8).all()
@@ -255,18 +195,17 @@ def test_a_module_that_initializes_its_children_has_the_last_word():
     assert not attention.out_proj.bias.any()  # zero by attention's own _reset_parameters, not by Linear's
 
 
-class Forgetful(nn.Linear):
-    """A reset that leaves out a parameter, or a part of one."""
+def forgetful(left_out):
+    """A linear layer whose reset leaves out a parameter, or a part of one."""
 
-    def __init__(self, left_out):
-        self.left_out = left_out
-        super().__init__(3, 2)
-        nn.init.zeros_(self.weight), nn.init.zeros_(self.bias)
+    def reset_parameters(net):
+        nn.init.ones_(net.weight if left_out == "bias" else net.weight[:1])
+        if left_out == "weight":
+            nn.init.ones_(net.bias)
 
-    def reset_parameters(self):
-        nn.init.ones_(self.weight if self.left_out == "bias" else self.weight[:1])
-        if self.left_out == "weight":
-            nn.init.ones_(self.bias)
+    net = type("Forgetful", (nn.Linear,), {"reset_parameters": reset_parameters})(3, 2)
+    nn.init.zeros_(net.weight), nn.init.zeros_(net.bias)
+    return net
 
 
 def tied():
@@ -279,10 +218,10 @@ def tied():
     ("make", "names"),
     [
         (lambda: CASES["foreign"].make(0), "'position'"),
-        (lambda: Forgetful("weight"), "'weight'"),
-        (lambda: Forgetful("bias"), "'bias'"),
+        (lambda: forgetful("weight"), "'weight'"),
+        (lambda: forgetful("bias"), "'bias'"),
         (tied, "'0.weight' is shared"),
-        (Noisy, "'calls' is a buffer"),
+        (counting, "'calls' is a buffer"),
     ],
 )
 def test_what_no_module_resets_is_named_and_nothing_changes(make, names):
@@ -302,7 +241,7 @@ def test_what_needs_less_than_the_whole_network_leaves_the_rest_to_who_resets_it
     assert {"head.weight", "mlp.0.weight"} <= changed(net, before) <= {
         "head.weight", "head.bias", "mlp.0.weight", "mlp.0.bias", "mlp.2.weight",
     }  # fmt: skip
-    make_intervention("shrink_perturb", init="fresh").apply_(Noisy())  # of parameters only, not of its buffer
+    make_intervention("shrink_perturb", init="fresh").apply_(counting())  # of parameters only, not of its buffer
 
 
 @pytest.mark.parametrize("given", [{}, {"make": lambda: CASES["cnn_bn"].make(5)}])
@@ -344,9 +283,6 @@ def test_what_make_returns_takes_the_network_s_types_and_what_is_frozen_in_it():
     assert torch.equal(net[0].weight, regularizer._recall("initial", "0.weight"))
 
 
-# --- followers and regularizers ---------------------------------------------------------------------------------------
-
-
 def test_targets_take_the_new_head_the_mixture_and_the_new_network():
     net, optimizer, _ = trained()
     target = plain_mlp()
@@ -369,8 +305,7 @@ def test_targets_take_the_new_head_the_mixture_and_the_new_network():
 @pytest.mark.parametrize("name", ["redo", "selective_reinit"])
 def test_targets_are_left_to_follow_by_averaging_where_single_units_or_weights_are_renewed(name):
     net, optimizer, x = trained()
-    with torch.no_grad():
-        net[0].bias[2] = -100  # a dead unit
+    net[0].bias.data[2] = -100  # a dead unit
     target = plain_mlp()
     before = snapshot(target)
     assert make_intervention(name).apply_(net, optimizer, example=x, followers=target)["reset_weights"] > 0
@@ -390,9 +325,6 @@ def test_a_regularizer_takes_the_new_weights_as_its_reference_where_they_are_new
     train(net, optimizer, torch.randn(6, 5))
     make_intervention("periodic").apply_(net, optimizer)
     assert given["regularizer"].penalty(net) > 0  # was not told
-
-
-# --- what does not go together --------------------------------------------------------------------------------------
 
 
 def adam(net):
@@ -417,11 +349,7 @@ REFUSED = [
     ("redo", lambda net: {"optimizer": adam(net), "inputs": {}}, ["example="]),
     ("shrink_perturb", lambda net: {}, ["init='fresh'"]),
     ("periodic", lambda net: {"optimizer": (), "regularizer": make_regularizer("swr", net)}, ["regularize="]),
-    (
-        "periodic",
-        lambda net: {"optimizer": adam(net), "regularizer": attach("l2_init", adam(net), net)},
-        ["Attached", "handle.regularizer"],
-    ),
+    ("periodic", lambda net: {"regularizer": attach("l2_init", adam(net), net)}, ["Attached", "handle.regularizer"]),
     ("head", lambda net: {"optimizer": (), "followers": nn.Linear(5, 8)}, ["followers="]),
     ("head", lambda net: {"optimizer": (), "runs": [0]}, ["runs"]),
     ("periodic", lambda net: {"optimizer": (), "make": wider}, ["make=", "'2.bias'", "(8,)", "(9,)"]),
@@ -478,25 +406,19 @@ def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_st
     assert [bool(m.any()) for m in moment] == [True, False, True]
 
 
-# --- units that are used elsewhere ------------------------------------------------------------------------------------
-
-
-class Uses(nn.Module):
+def uses(how):
     """What is used twice, or by a path that the example does not take."""
 
-    def __init__(self, how):
-        super().__init__()
-        self.a, self.b, self.o, self.how = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), how
-        if how == "branch":
-            self.c = nn.Linear(6, 6)
+    def forward(net, x):
+        h = torch.relu(net.a(x))
+        if how == "tied":
+            return torch.relu(net.b(h)) @ net.a.weight
+        if how == "twice":
+            return net.o(torch.relu(net.b(torch.relu(net.b(h)))))
+        return net.o(torch.relu(net.b(h) if x.sum() > 0 else net.c(h)))
 
-    def forward(self, x):
-        h = torch.relu(self.a(x))
-        if self.how == "tied":
-            return torch.relu(self.b(h)) @ self.a.weight
-        if self.how == "twice":
-            return self.o(torch.relu(self.b(torch.relu(self.b(h)))))
-        return self.o(torch.relu(self.b(h) if x.sum() > 0 else self.c(h)))
+    names = {"tied": "ab", "twice": "abo", "branch": "aboc"}[how]
+    return made_of(forward, **{name: nn.Linear(6, 6) for name in names})
 
 
 SAID = {"tied": r"relu\(\), relu\(\)", "twice": "[Rr]e[Dd]o|redo", "branch": r"\bc\b"}
@@ -504,9 +426,7 @@ SAID = {"tied": r"relu\(\), relu\(\)", "twice": "[Rr]e[Dd]o|redo", "branch": r"\
 
 @pytest.mark.parametrize("how", SAID)
 def test_redo_changes_no_unit_that_another_use_reads(how):
-    net, x = Uses(how), torch.rand(32, 6)
-    if how == "tied":
-        net.o = nn.Identity()
+    net, x = uses(how), torch.rand(32, 6)
     with torch.no_grad():
         for layer in (net.a, net.b):
             layer.weight[1], layer.bias[1] = 0, -5
@@ -514,35 +434,6 @@ def test_redo_changes_no_unit_that_another_use_reads(how):
     with pytest.raises(ValueError, match=SAID[how]):
         make_intervention("redo", threshold=0.0).apply_(net, torch.optim.Adam(net.parameters()), example=x)
     assert all(torch.equal(net(y), f) for y, f in zip((x, -x), before, strict=True))
-
-
-def test_redo_renews_the_kernels_of_one_unit_of_a_grouped_transposed_convolution():
-    def make():
-        return nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 8, 1), nn.ReLU(),
-            nn.ConvTranspose2d(8, 6, 2, stride=2, groups=2), nn.ReLU(), nn.Conv2d(6, 2, 1),
-        )  # fmt: skip
-
-    net, fresh = make().double(), make().double()
-    with torch.no_grad():
-        net[0].bias.fill_(9), net[4].bias.fill_(9)
-        net[0].bias[2], net[4].bias[[1, 5]] = -100, -100  # never active
-    before, x = copy.deepcopy(net), torch.randn(4, 3, 6, 6, dtype=torch.float64)
-    with pytest.warns(UserWarning, match=r"ReDo\b.*\b3\b"):  # whose units groups read
-        done = make_intervention("redo").apply_(net, (), example=x, make=lambda: copy.deepcopy(fresh))
-    expected = copy.deepcopy(before)
-    with torch.no_grad():
-        expected[0].weight[2], expected[0].bias[2], expected[2].weight[:, 2] = fresh[0].weight[2], fresh[0].bias[2], 0
-        # Inputs 0-3 make units 0-2, inputs 4-7 units 3-5.
-        expected[4].weight[0:4, 1], expected[4].weight[4:8, 2] = fresh[4].weight[0:4, 1], fresh[4].weight[4:8, 2]
-        expected[4].bias[[1, 5]], expected[6].weight[:, [1, 5]] = fresh[4].bias[[1, 5]], 0
-    assert done["reset_units"] == 3
-    for (name, p), q in zip(net.named_parameters(), expected.parameters(), strict=True):
-        assert torch.equal(p, q), name
-    torch.testing.assert_close(net(x), before(x), rtol=0, atol=1e-12)
-
-
-# --- networks that others write ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("of", ["weight_norm", "orthogonal"])
