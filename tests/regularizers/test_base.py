@@ -43,9 +43,8 @@ def references(regularizer, kind):
 @pytest.mark.parametrize("name", CAPTURED)
 def test_a_network_s_weights_become_the_reference_of_the_runs_and_parameters_asked_for(name, how):
     net, other = stacked(), stacked(7)
-    with torch.no_grad():
-        for p in other.parameters():
-            p.mul_(1.5)
+    for p in other.parameters():
+        p.data.mul_(1.5)
     make = partial(make_regularizer, name)
     regularizer = WRAPPED[how](net, make)
     kind = CAPTURED[name]
@@ -73,9 +72,8 @@ def test_a_decay_of_the_learning_rate_is_a_new_reference_for_swr_alone_wherever_
         return SideBySide(net, (1, partial(make_regularizer, "none")), (2, both))
 
     learner = Learner(lambda seeds: MLP((5, 8, 3), seeds), [0, 1, 2], regularize)
-    with torch.no_grad():
-        for p in learner.net.parameters():
-            p.mul_(2)
+    for p in learner.net.parameters():
+        p.data.mul_(2)
     norms, weights = (references(learner.regularizer, kind) for kind in ("norm", "initial"))
     LearningRateDecay([1], factor=0.5).apply_(learner)
     for key, value in references(learner.regularizer, "norm").items():
@@ -83,12 +81,7 @@ def test_a_decay_of_the_learning_rate_is_a_new_reference_for_swr_alone_wherever_
     assert all(torch.equal(v, weights[key]) for key, v in references(learner.regularizer, "initial").items())
 
 
-# --- inputs and autocast ----------------------------------------------------------------------------------------------
-
-
 class Old(Regularizer):
-    """Somebody's own penalty from before there were inputs."""
-
     autocast = None
 
     def penalty(self, net):
@@ -97,8 +90,6 @@ class Old(Regularizer):
 
 
 class Looking(Regularizer):
-    """Somebody's own penalty that looks at data."""
-
     looks_at_data, autocast = True, None
 
     def penalty(self, net, inputs):
@@ -162,12 +153,7 @@ def test_a_hook_of_earlier_versions_is_refused_where_it_is_called_or_overridden(
     refused(lambda: getattr(make_regularizer("l2", net), hook)(net), "L2", hook, error=TypeError)
 
 
-# --- a method of one's own --------------------------------------------------------------------------------------------
-
-
 class Shrink(Regularizer):
-    """Shrinks some parameters to a share of what they are, every other update; penalizes their squares."""
-
     def __init__(self, net, names):
         super().__init__(net, coef=0.5)
         self._acts_every(2)
@@ -202,8 +188,6 @@ def test_the_frame_adds_up_terms_counts_leaves_frozen_parts_alone_and_keeps_what
 
 
 class Own(Regularizer):
-    """A method of one's own, of every weight matrix."""
-
     def __init__(self, net, coef=1e-3):
         super().__init__(net, coef)
         self._act_on(net, [layer for layer in self.layers if layer.matrix(net) is not None], "weight matrix")
@@ -212,11 +196,6 @@ class Own(Regularizer):
 class Squares(Own):
     def term(self, layer, net):
         return layer.matrix(net).square().sum((-2, -1))
-
-
-class Coupled(Own):
-    def term(self, layer, net):
-        return layer.matrix(net).square().sum()
 
 
 class Everywhere(Squares):
@@ -239,13 +218,9 @@ class KeepNorm(Own):
         return (self.norm(layer.matrix(net)) - self._recall("norm", layer.key)).square()
 
 
-class OfAllRuns(KeepNorm):
-    norm = staticmethod(torch.linalg.vector_norm)
-
-
-class Returns(Own):
-    def project(self, layer, net, due):
-        return layer.matrix(net) * 0.9
+Coupled = type("Coupled", (Own,), {"term": lambda self, layer, net: layer.matrix(net).square().sum()})
+OfAllRuns = type("OfAllRuns", (KeepNorm,), {"norm": staticmethod(torch.linalg.vector_norm)})
+Returns = type("Returns", (Own,), {"project": lambda self, layer, net, due: layer.matrix(net) * 0.9})
 
 
 @pytest.mark.parametrize(
@@ -259,9 +234,7 @@ class Returns(Own):
         (Coupled, {}, ["Coupled.term", "[3]", "[]"]),
     ],
 )
-def test_a_method_of_one_s_own_that_does_nothing_or_mixes_runs_is_refused_where_it_is_made(
-    kind, settings, names, monkeypatch
-):
+def test_a_method_of_one_s_own_that_does_nothing_or_mixes_runs_is_refused(kind, settings, names, monkeypatch):
     monkeypatch.setitem(REGULARIZERS, "mine", kind)
     with nothing_drawn():
         refused(lambda: make_regularizer("mine", stacked(), **settings), *names)

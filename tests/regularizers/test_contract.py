@@ -1,18 +1,16 @@
 """What holds for every regularizer, on every kind of network."""
 
 import copy
-from functools import partial
 
 import pytest
 import torch
 from conftest import CASES, STACKED, assert_equal_states, loss_of, nothing_drawn, plain_mlp, refused
-from torch import nn
+from foreign.expected import made_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer
 from rl_plasticity.settings import settings_of
@@ -70,7 +68,6 @@ def sgd(net, regularizer, case, batch, steps):
 
 
 def trained(name, case, batch, steps=4, **settings):
-    """The weights after some updates."""
     net = case.make(1)
     sgd(net, make(name, net, **settings), case, batch, steps)
     return [p.detach().clone() for p in net.parameters()]
@@ -111,22 +108,6 @@ def test_saving_rebuilding_and_loading_equals_never_having_stopped_and_every_ten
     assert_equal_states(net.state_dict(), other.state_dict())
 
 
-# Tracing takes seconds: other methods are traced together in test_side_by_side.py.
-@pytest.mark.parametrize(("name", "case"), [(CHAIN, "foreign")], indirect=["case"])
-def test_it_traces_whole_and_gives_what_eager_gives(name, case):
-    torch._dynamo.reset()
-    results, batch = [], case.input()
-    for compiled in (False, True):
-        net = case.make(1)
-        regularizer = make(name, net)
-        step = partial(update, net, regularizer, batch)
-        run = torch.compile(step, fullgraph=True, backend="aot_eager") if compiled else step
-        penalties = [run().detach().clone() for _ in range(3)]
-        results.append([*penalties, *(p.detach() for p in net.parameters()), *regularizer.buffers()])
-    for eager, traced in zip(*results, strict=True):
-        torch.testing.assert_close(eager, traced, rtol=1e-5, atol=1e-7)
-
-
 # Called eagerly, churn looks whether a network's statistics are as they were, which no graph has.
 @pytest.mark.parametrize(
     ("name", "case"),
@@ -145,20 +126,14 @@ def test_nothing_that_it_does_depends_on_data(name, case, monkeypatch):
 def test_it_sees_substituted_parameters(name, case):
     batch = case.input()
 
-    class Penalized(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.net = case.make(1)
-            self.regularizer = make(name, self.net)
+    def penalized():
+        parts = {"net": (net := case.make(1)), "regularizer": make(name, net)}
+        return made_of(lambda module: module.regularizer.penalty(module.net, batch), **parts)
 
-        def forward(self):
-            return self.regularizer.penalty(self.net, batch)
-
-    module, other = Penalized(), Penalized()
+    module, other = penalized(), penalized()
     doubled = {n: 2 * p.detach() for n, p in module.named_parameters()}
-    with torch.no_grad():
-        for p in other.net.parameters():
-            p.mul_(2)
+    for p in other.net.parameters():
+        p.data.mul_(2)
     seen = functional_call(module, doubled)
     torch.testing.assert_close(seen, other())
     assert seen.isfinite().all()
@@ -172,9 +147,8 @@ def test_runs_do_not_influence_each_other(name, kind):
     for disturbance in (1.0, 5.0):
         net = case.make(1)
         regularizer = make(name, net)
-        with torch.no_grad():
-            for p in net.parameters():
-                p[1] *= disturbance
+        for p in net.parameters():
+            p.data[1] *= disturbance
         sgd(net, regularizer, case, batch, 4)
         ends.append([p.detach().clone() for p in net.parameters()])
     for a, b in zip(*ends, strict=True):
@@ -233,8 +207,8 @@ def test_each_run_may_have_its_own_strength(name):
     strengths = [0.03, 0.01, 0.3] if name != "weight_clipping" else [0.5, 1.0, 0.1]
     together = trained(name, case, batch, coef=torch.tensor(strengths))
     for run, strength in enumerate(strengths):
-        for p, q in zip(together, trained(name, case, batch, coef=strength), strict=True):
-            torch.testing.assert_close(p[run], q[run])
+        alone = trained(name, case, batch, coef=strength)
+        torch.testing.assert_close([p[run] for p in together], [p[run] for p in alone])
 
 
 @pytest.mark.parametrize("name", WITH_COEF)
@@ -268,10 +242,8 @@ def test_a_bad_strength_is_an_error_that_names_the_argument_and_the_value(name, 
         ("weight_clipping", {"coef": 0.0}, ["coef", "above 0", "0.0"]),
         ("orthogonal", {"scale": 0.0}, ["scale", "above 0", "0.0"]),
         ("hare_tortoise", {"momentum": 1.5}, ["momentum", "0 to 1", "1.5"]),
-        ("hare_tortoise", {"every_updates": 0}, ["every_updates", "1", "0"]),
         ("self_normalized_resets", {"least": 20, "most": 10}, ["least", "most=10"]),
         ("l2", {"of": "kernels_and_gains"}, ["of=kernels_and_gains"]),
-        ("weight_decay", {"of": "kernels_and_gains"}, ["of=kernels_and_gains"]),
         ("l2", {"of": "weight"}, ["of", "kernels_and_gains", "'weight'"]),
     ],
 )
@@ -288,8 +260,7 @@ def test_a_network_without_anything_to_act_on_is_an_error(name):
 def test_a_chain_adds_the_penalties_and_projects_in_order():
     net = plain_mlp()
     parts = [make_regularizer("l2", net, coef=0.3), make_regularizer("l2_init", net, coef=0.7)]
-    with torch.no_grad():
-        net[0].weight.add_(1)
+    net[0].weight.data.add_(1)
     expected = parts[0].penalty(net) + parts[1].penalty(net)
     torch.testing.assert_close(Chain(net, *parts).penalty(net), expected)
 
@@ -306,8 +277,3 @@ def test_a_chain_adds_the_penalties_and_projects_in_order():
 def test_a_moved_network_in_float64_gets_float64_state(name):
     net = plain_mlp().double()
     assert update(net, make_regularizer(name, net), torch.randn(4, 5).double()).dtype == torch.float64
-
-
-def test_every_setting_says_in_a_line_what_it_is():
-    for kind in (*REGULARIZERS.values(), *INTERVENTIONS.values(), *OPTIMIZERS.values()):
-        assert all(declared.setting.help for declared in settings_of(kind).values()), kind

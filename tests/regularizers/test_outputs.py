@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import FabricModule, assert_equal_states, plain_mlp, refused
+from foreign.expected import bare, made_of
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -22,11 +23,9 @@ X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
 
 
 def moved(net, by=0.3):
-    """The network as it is after an update of a kind."""
     generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(by * torch.randn(p.shape, generator=generator))
+    for p in net.parameters():
+        p.data.add_(by * torch.randn(p.shape, generator=generator))
     return net
 
 
@@ -41,9 +40,8 @@ def test_churn_by_cross_entropy_is_of_the_probabilities_of_before_and_now():
 
 def test_churn_without_coef_follows_the_loss_as_in_the_double_dqn_of_c_chain():
     """Their lists and means, with numbers small enough that the strength changes within a few updates."""
-    learner = Learner(
-        lambda s: MLP((5, 8, 3), s).double(), [0, 1], lambda n: Churn(n, share=0.3, window=3, after_updates=4), SGD
-    )
+    churn = partial(Churn, share=0.3, window=3, after_updates=4)
+    learner = Learner(lambda s: MLP((5, 8, 3), s).double(), [0, 1], churn, SGD)
     losses, distances, strength, now = [[], []], [[], []], [50.0, 50.0], learner.net
     for update in range(1, 9):
         before, now, x = now, copy.deepcopy(learner.net), torch.randn(2, 6, 5).double()
@@ -98,27 +96,19 @@ def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before
 
 
 def test_a_network_that_returns_no_numbers_is_refused_and_a_number_for_the_whole_batch_does_not_count():
-    class Policy(nn.Module):
-        def __init__(self, returns):
-            super().__init__()
-            self.linear, self.returns = nn.Linear(5, 3), returns
+    def policy(returns):
+        return made_of(lambda net, x: returns(net.linear(x)), linear=nn.Linear(5, 3))
 
-        def forward(self, x):
-            return self.returns(self.linear(x))
-
-    normal = Policy(lambda y: torch.distributions.Normal(y, 1.0))
-    refused(lambda: Churn(normal).penalty(normal, X), "Policy", "Normal", error=ValueError)
-    both = Policy(lambda y: {"loss": 100 * y.mean(), "logits": y})
-    alone = Policy(lambda y: y)
+    normal = policy(lambda y: torch.distributions.Normal(y, 1.0))
+    refused(lambda: Churn(normal).penalty(normal, X), "Network", "Normal", error=ValueError)
+    both = policy(lambda y: {"loss": 100 * y.mean(), "logits": y})
+    alone = policy(lambda y: y)
     alone.load_state_dict(both.state_dict())
     terms = []
     for net in (both, alone):
         regularizer = Churn(net)
         terms.append(regularizer.penalty(moved(net), X))
     torch.testing.assert_close(*terms)
-
-
-# --- in loops of one's own ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrap", [lambda net: net, torch.nn.DataParallel, FabricModule])
@@ -139,20 +129,11 @@ def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
         (by_hand(x).square().mean() + regularizer.penalty(by_hand, x)).backward()
         optimizers[1].step()
         regularizer.project_(by_hand)
-    for p, q in zip(net.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(p, q)
+    torch.testing.assert_close([*net.parameters()], [*by_hand.parameters()])
 
 
 def test_attached_it_sees_any_arguments_and_none_of_the_graph_that_made_them():
-    class Loose(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cell = nn.GRUCell(5, 4)
-
-        def forward(self, *xs, **more):
-            return self.cell(xs[0], more["state"])
-
-    net = Loose()
+    net = made_of(lambda net, *xs, **more: net.cell(xs[0], more["state"]), cell=nn.GRUCell(5, 4))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     handle = attach("churn", optimizer, net, coef=1.0)
     networks = []
@@ -189,18 +170,13 @@ def test_a_copied_or_pickled_network_tells_nobody_what_it_is_called_with():
     assert handle._inputs is not None
 
 
-def features_of(net, x):
-    return net[:-1](x)
-
-
 def test_feature_rank_is_right_again_when_the_units_die_that_its_vectors_were_along_and_never_negative():
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1)), torch.randn(64, 4)
     regularizer, bias = make_regularizer("feature_rank", net, coef=1.0), net[0].bias.detach().clone()
     for alive in ([0], [1], [1, 2, 3]):
-        with torch.no_grad():
-            net[0].bias.fill_(-100)
-            net[0].bias[alive] = bias[alive]
+        net[0].bias.data.fill_(-100)
+        net[0].bias.data[alive] = bias[alive]
         values = []
         for _ in range(200):
             values.append(regularizer.penalty(net, (x,)).item())
@@ -231,58 +207,18 @@ def test_feature_rank_survives_a_batch_that_overflows_and_follows_features_of_an
     for scale in (1.0, 1e12):
         for _ in range(200):
             value = regularizer.penalty(net, X * scale)
-        s = torch.linalg.svdvals(features_of(net, X * scale))
+        s = torch.linalg.svdvals(net[:-1](X * scale))
         torch.testing.assert_close(value, s[0].square(), rtol=0.05, atol=0)
 
 
-def test_feature_rank_is_of_float32_products_under_autocast():
-    net = plain_mlp()
-    regularizer = FeatureRank(net, coef=1.0)
-    with torch.autocast("cpu", torch.bfloat16):
-        for _ in range(50):
-            value = regularizer.penalty(net, X)
-        features = features_of(net, X)
-    assert features.dtype == torch.bfloat16
-    assert value.dtype == torch.float32
-    largest, smallest = (features.float() @ regularizer._recall(kind, "4.weight") for kind in ("largest", "smallest"))
-    torch.testing.assert_close(value, largest.square().sum() - smallest.square().sum())
-
-
-class Keyword(nn.Module):
-    """A head that is called by keyword."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.h = nn.Linear(5, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.h(input=self.a(x).relu())
-
-
-class Bare(nn.Module):
-    """An output layer that is no module."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.out = nn.Linear(5, 4), nn.Parameter(torch.randn(4, 2))
-
-    def forward(self, x):
-        return self.first(x) @ self.out
-
-
-class Tied(nn.Module):
-    def __init__(self, by_hand):
-        super().__init__()
-        self.table, self.middle, self.out = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9, bias=False)
-        self.out.weight, self.by_hand = self.table.weight, by_hand
-
-    def forward(self, i):
-        x = self.middle(self.table(i)).relu()
-        return F.linear(x, self.table.weight) if self.by_hand else self.out(x)
+def tied():
+    table, out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
+    out.weight = table.weight
+    return made_of(lambda net, i: net.out(net.body(net.table(i)).relu()), table=table, body=nn.Linear(4, 4), out=out)
 
 
 def test_feature_rank_takes_a_head_that_is_called_by_keyword():
-    net = Keyword()
+    net = made_of(lambda net, x: net.h(input=net.a(x).relu()), a=nn.Linear(5, 4), h=nn.Linear(4, 3))
     assert make_regularizer("feature_rank", net, example=(X,)).penalty(net, X) > 0
 
 
@@ -290,9 +226,8 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword():
     ("net", "example", "says"),
     [
         (nn.LSTM(5, 5), X, "feature_rank"),
-        (Bare(), X, "'out'"),
-        (Tied(True), torch.arange(6), "FeatureRank"),
-        (Tied(False), torch.arange(6), "FeatureRank"),
+        (made_of(lambda net, x: net.first(x) @ net.out, first=nn.Linear(5, 4), out=bare(4, 2)), X, "'out'"),
+        (tied(), torch.arange(6), "FeatureRank"),
     ],
 )
 def test_feature_rank_refuses_a_head_that_is_no_linear_module_or_tied(net, example, says):
@@ -312,22 +247,14 @@ def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_
         regularizer.project_(net)
 
 
-@pytest.mark.parametrize("place", ["head", "body"])
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("by", ["attach", "hand"])
-def test_feature_rank_of_a_checkpointed_network_is_right_or_refused_in_one_line(by, reentrant, place):
-    class Checkpointed(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = nn.Sequential(nn.Linear(5, 8), nn.Tanh()), nn.Linear(8, 3)
+def test_feature_rank_of_a_checkpointed_network_is_right_or_refused_in_one_line(by, reentrant):
+    def forward(net, x):
+        return checkpoint(lambda x: net.head(net.body(x)), x, use_reentrant=reentrant)
 
-        def forward(self, x):
-            whole = lambda x: self.head(self.body(x))  # noqa: E731
-            if place == "head":
-                return checkpoint(whole, x, use_reentrant=reentrant)
-            return self.head(checkpoint(self.body, x, use_reentrant=reentrant))
-
-    net, x = Checkpointed(), X.clone().requires_grad_()
+    net = made_of(forward, body=nn.Sequential(nn.Linear(5, 8), nn.Tanh()), head=nn.Linear(8, 3))
+    x = X.clone().requires_grad_()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     regularizer = make_regularizer("feature_rank", net, heads=["head"])
     if by == "attach":
@@ -341,23 +268,15 @@ def test_feature_rank_of_a_checkpointed_network_is_right_or_refused_in_one_line(
     refused(update, "checkpoint", error=RuntimeError)
 
 
-class Repeated(nn.Module):
-    """A decoder: one head, called at each step."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = nn.GRUCell(5, 4), nn.Linear(4, 3)
-
-    def forward(self, x):
+def test_the_features_of_a_head_that_is_called_at_each_step_are_those_of_all_steps():
+    def decoder(net, x):
         h, out = x.new_zeros(len(x), 4), []
         for _ in range(3):
-            h = self.cell(x, h)
-            out.append(self.head(h))
+            h = net.cell(x, h)
+            out.append(net.head(h))
         return torch.stack(out, 1)
 
-
-def test_the_features_of_a_head_that_is_called_at_each_step_are_those_of_all_steps():
-    net = Repeated()
+    net = made_of(decoder, cell=nn.GRUCell(5, 4), head=nn.Linear(4, 3))
     regularizer = make_regularizer("feature_rank", net, example=X, coef=1.0)
     features, h = [], torch.zeros(len(X), 4)
     with torch.no_grad():

@@ -5,13 +5,12 @@ from functools import partial
 import pytest
 import torch
 from conftest import plain_mlp, refused, set_apart_
+from foreign.expected import bare, made_of
 from torch import nn
 
 from rl_plasticity import attach
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import EWC, Parseval, Spectral, make_regularizer
-
-# --- spectral -------------------------------------------------------------------------------------------------------
 
 
 def svd_penalty(weights, biases, gains=(), k=2):
@@ -40,9 +39,8 @@ def test_spectral_value_and_gradient_equal_the_float64_svd_and_a_kernel_is_out_t
 
 def test_spectral_counts_norm_layers_entry_by_entry_and_the_head_for_each_run():
     net = MLP((5, 8, 3), [0, 1])
-    with torch.no_grad():
-        net[1].weight.uniform_(0.5, 1.5)
-        net[1].bias.normal_()
+    net[1].weight.data.uniform_(0.5, 1.5)
+    net[1].bias.data.normal_()
     regularizer = Spectral(net, coef=1.0)
     for _ in range(50):
         value = regularizer.penalty(net)
@@ -58,8 +56,7 @@ def test_one_power_iteration_for_each_penalty_tracks_a_slowly_changing_matrix():
     start, drift = net[0].weight.detach().clone(), torch.randn(30, 20) * 0.3
     errors = []
     for step in range(600):
-        with torch.no_grad():
-            net[0].weight.copy_(start + drift * step / 600)
+        net[0].weight.data.copy_(start + drift * step / 600)
         sigma = regularizer.penalty(net).detach().sqrt()  # |sigma1 - 1|
         true = torch.linalg.svdvals(net[0].weight)[0] - 1
         errors.append((sigma / true.abs() - 1).abs())
@@ -104,15 +101,11 @@ def test_a_zero_bias_has_a_zero_gradient_also_where_the_penalty_was_called_again
     assert net[0].weight.grad.any()
 
 
-# --- the others -----------------------------------------------------------------------------------------------------
-
-
 def test_ewc_leaves_alone_what_does_not_step_and_refuses_gradients_of_nothing_that_it_knows():
     net = nn.Linear(2, 1)
     regularizer = EWC(net, fisher_decay=0.5, anchor_decay=0.5)
-    with torch.no_grad():
-        net.weight.add_(1.0)
-        net.bias.add_(1.0)
+    net.weight.data.add_(1.0)
+    net.bias.data.add_(1.0)
     before = {name: value.clone() for name, value in regularizer.state_dict().items()}
     regularizer.observe_(net, {"weight": torch.tensor([[2.0, 0.0]])})
     after = regularizer.state_dict()
@@ -133,26 +126,22 @@ def test_ewc_refuses_a_loop_that_never_shows_it_the_gradients():
         regularizer.project_(net)
 
 
-# --- decay of chosen parameters -------------------------------------------------------------------------------------
-
-
-class Mixed(nn.Module):
+def mixed():
     """A convolution, two kinds of norm layer, linear layers, an embedding: every role that a choice divides."""
 
-    def __init__(self):
-        super().__init__()
-        self.conv, self.bn = nn.Conv1d(2, 4, 3, padding=1, bias=False), nn.BatchNorm1d(4)
-        self.table, self.ln = nn.Embedding(3, 4), nn.LayerNorm(4)
-        self.hidden, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+    def forward(net, x):
+        y = net.bn(net.conv(x)).relu().mean(-1)
+        y = net.ln(y + net.table(torch.zeros(len(x), dtype=torch.int64)))
+        return net.head(net.hidden(y).relu())
 
-    def forward(self, x):
-        y = self.bn(self.conv(x)).relu().mean(-1)
-        y = self.ln(y + self.table(torch.zeros(len(x), dtype=torch.int64)))
-        return self.head(self.hidden(y).relu())
+    return made_of(
+        forward, conv=nn.Conv1d(2, 4, 3, padding=1, bias=False), bn=nn.BatchNorm1d(4), table=nn.Embedding(3, 4),
+        ln=nn.LayerNorm(4), hidden=nn.Linear(4, 6), head=nn.Linear(6, 3),
+    )  # fmt: skip
 
 
 CHOSEN = {
-    "all": [name for name, _ in Mixed().named_parameters()],
+    "all": [name for name, _ in mixed().named_parameters()],
     "weights": ["conv.weight", "table.weight", "hidden.weight", "head.weight"],
     "hidden_weights": ["conv.weight", "hidden.weight"],
     "heads": ["head.weight", "head.bias"],
@@ -183,7 +172,7 @@ def trained(net, optimizer, steps=30):
     ids=["l2 and SGD", "l2 and Adam", "weight_decay and AdamW"],
 )
 def test_on_chosen_parameters_it_equals_torch_s_weight_decay_of_a_group_of_them_step_for_step(name, plain, theirs, of):
-    net, decay = Mixed().double(), 0.3
+    net, decay = mixed().double(), 0.3
     other = copy.deepcopy(net)
     optimizer = plain(net.parameters())
     heads = {"heads": ["head"]} if of in ("hidden_weights", "heads") else {}  # its forward cannot be traced
@@ -196,9 +185,6 @@ def test_on_chosen_parameters_it_equals_torch_s_weight_decay_of_a_group_of_them_
             torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12, msg=lambda m, n=n: f"{n}: {m}")
 
 
-# --- parseval -------------------------------------------------------------------------------------------------------
-
-
 def test_parseval_of_singular_values_is_the_sum_of_their_squares_distance_and_of_rows_beyond_the_rank():
     net = MLP((5, 8, 4, 3), [0, 1], layer_norm=False, init="torch")
     value = Parseval(net, coef=torch.tensor([1.0, 2.0]), scale=2.0).penalty(net)
@@ -208,15 +194,8 @@ def test_parseval_of_singular_values_is_the_sum_of_their_squares_distance_and_of
 
 
 def test_spectral_refuses_a_network_of_which_it_can_tell_nothing():
-    class Learned(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.randn(3, 5))
-
-        def forward(self, x):
-            return torch.nn.functional.linear(x, self.weight.tanh())
-
-    refused(lambda: make_regularizer("spectral", Learned(), example=torch.randn(2, 5)), "Spectral", error=ValueError)
+    net = made_of(lambda net, x: nn.functional.linear(x, net.weight.tanh()), weight=bare(3, 5))
+    refused(lambda: make_regularizer("spectral", net, example=torch.randn(2, 5)), "Spectral", error=ValueError)
 
 
 @pytest.mark.parametrize(("scale", "is_heavy"), [(1.0, True), (0.05, False)])
