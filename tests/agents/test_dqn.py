@@ -1,8 +1,6 @@
 """Deep Q-learning against slow, obvious references and against Stable-Baselines3."""
 
 import copy
-import warnings
-from functools import partial
 
 import pytest
 import torch
@@ -10,10 +8,9 @@ from conftest import refused
 from test_sac import plain
 from torch import nn
 
-from rl_plasticity.agents import AGENTS, DQN, Batch
+from rl_plasticity.agents import DQN, Batch
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.regularizers import Unregularized, make_regularizer
 
 
 def random_batch(runs, size=32, obs=4, actions=3, seed=0):
@@ -43,7 +40,6 @@ def reference_update(net, target, optimizer, batch, double, huber):
 
 
 def assert_updates_equal(agent, references, update, obs, double, huber):
-    """Five updates lead to the weights of each run's reference (network, target, optimizer)."""
     for i in range(5):
         batch = random_batch(2, obs=obs, seed=i)
         update(agent, batch, agent.noise(1, 32)[0])
@@ -65,23 +61,11 @@ def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
     references = []
     for run in range(2):
         net = plain(agent.critic.net, run)
-        published = {"alpha": 0.95, "eps": 0.01, "centered": True}
-        theirs = (
-            torch.optim.Adam(net.parameters(), lr=1e-3)
-            if optimizer == "adam"
-            else torch.optim.RMSprop(net.parameters(), lr=1e-3, **published)
-        )
+        theirs = torch.optim.Adam(net.parameters(), lr=1e-3)
+        if optimizer == "rmsprop":  # as published
+            theirs = torch.optim.RMSprop(net.parameters(), lr=1e-3, alpha=0.95, eps=0.01, centered=True)
         references.append((net, copy.deepcopy(net), theirs))
     assert_updates_equal(agent, references, DQN.update, 4, double, loss == "huber")
-
-
-def test_the_target_network_is_an_exact_copy_after_every_that_many_updates_and_stays_between():
-    agent = made(target_every_updates=3)
-    for update in range(1, 8):
-        before = [p.clone() for p in agent.critic_target.parameters()]
-        agent.update(random_batch(2, seed=update), agent.noise(1, 32)[0])
-        source = agent.critic.net.parameters() if update % 3 == 0 else before
-        assert all(torch.equal(p, q) for p, q in zip(agent.critic_target.parameters(), source, strict=True))
 
 
 def test_epsilon_falls_linearly_with_the_env_steps_and_is_the_share_of_actions_that_are_random():
@@ -109,50 +93,6 @@ def test_epsilon_of_zero_acts_greedily_whatever_the_noise():
     assert torch.equal(agent.act(obs, torch.full((2, 50, 1), -40.0)), agent.act(obs))
 
 
-@pytest.mark.parametrize(
-    ("settings", "compiles"),
-    [
-        ({"hidden": (8,), "activation": "crelu", "optimizer": "rmsprop"}, True),
-        ({"hidden": (8,), "regularize": partial(make_regularizer, "spectral")}, False),
-    ],
-)
-def test_each_run_learns_among_others_as_alone_and_traced_as_eager(settings, compiles, traced):
-    def trained(seeds, rows, update=DQN.update):
-        agent = DQN((4,), 3, seeds, target_every_updates=2, **settings)
-        for i in range(4):
-            batch = Batch(*(x[rows] for x in random_batch(2, seed=i)))
-            metrics = update(agent, batch, agent.noise(1, 32)[0])
-        return agent, metrics
-
-    both, metrics = trained([3, 4], slice(0, 2))
-    assert all(v.shape == (2,) and not v.requires_grad for v in metrics.values())
-    alone, _ = trained([4], slice(1, 2))
-    fast = trained([3, 4], slice(0, 2), compiled(DQN.update, device="cpu"))[0] if compiles else both
-    assert len(traced) == compiles
-    for p, q, r in zip(both.parameters(), alone.parameters(), fast.parameters(), strict=True):
-        torch.testing.assert_close(p[1:], q, rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(p, r, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("settings", [{"network": "cnn"}, {"layer_norm": True}])
-def test_soft_weight_rescaling_scales_the_values_of_a_value_network_exactly(settings):
-    def scaled(net):
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            return make_regularizer("swr", net, coef=0.5)
-
-    agent = DQN((2, 6, 5), 3, [0], scaled, **settings)
-    net, obs = agent.critic.net, torch.rand(1, 9, 60)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.mul_(1.5)
-        before = net(obs)
-        agent.critic.regularizer.project_(net)
-        ratio = net(obs) / before
-    torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio), rtol=1e-3, atol=0)
-    assert abs(ratio.mean() - 1) > 0.1
-
-
 @pytest.mark.parametrize("update", [DQN.update, compiled(DQN.update, device="cpu")], ids=["eager", "compiled"])
 def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(update):
     shape = (2, 6, 5)
@@ -176,24 +116,14 @@ def test_a_reset_run_starts_as_a_new_agent_and_keeps_its_epsilon_while_others_go
     before = [p[0].clone() for p in agent.parameters()]
     make_intervention("periodic", every_updates=1).apply_(agent, runs=torch.tensor([1]))
     assert all(torch.equal(p[0], q) for p, q in zip(agent.parameters(), before, strict=True))
-    assert all(
-        torch.equal(p[1], q[1])
-        for p, q in zip(agent.critic.net.parameters(), agent.critic_target.parameters(), strict=True)
-    )
+    for p, q in zip(agent.critic.net.parameters(), agent.critic_target.parameters(), strict=True):
+        assert torch.equal(p[1], q[1])
     assert agent.critic.optimizer.step.tolist() == [3, 0]
     assert (agent.updates.tolist(), agent.env_steps.tolist()) == ([3, 0], [3, 3])
 
 
-def test_the_target_network_has_no_regularizer_and_takes_no_gradient():
-    agent = made(regularize=lambda net: make_regularizer("l2", net))
-    assert not isinstance(agent.critic.regularizer, Unregularized)
-    assert not any(p.requires_grad for p in agent.critic_target.parameters())
-    assert set(AGENTS) >= {"sac", "dqn"}
-
-
 @pytest.mark.parametrize(
-    ("settings", "named"),
-    [({"network": "cnn"}, "network=mlp"), ({"loss": "hubre"}, "huber"), ({"hiden": (8,)}, "hidden")],
+    ("given", "named"), [({"network": "cnn"}, "network=mlp"), ({"loss": "hubre"}, "huber"), ({"hiden": (8,)}, "hidden")]
 )
-def test_what_it_does_not_take_is_refused(settings, named):
-    refused(lambda: DQN((4,), 3, [0], **settings), named)
+def test_what_it_does_not_take_is_refused(given, named):
+    refused(lambda: DQN((4,), 3, [0], **given), named)

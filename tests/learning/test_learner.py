@@ -1,8 +1,7 @@
 from functools import partial
 
-import pytest
 import torch
-from conftest import CASES, loss_of, nothing_drawn, plain_mlp
+from conftest import loss_of, nothing_drawn, plain_mlp
 from torch import nn
 
 from rl_plasticity.learning.learner import Learner
@@ -17,21 +16,6 @@ def make_mlp(seeds):
 
 def make_plain(seeds):
     return plain_mlp()
-
-
-def test_a_loss_is_summed_over_runs_so_that_each_run_learns_as_it_would_alone():
-    x = torch.randn(3, 16, 5)
-    together = Learner(make_mlp, [4, 5, 6], optimize=partial(Adam, lr=0.01))
-    alone = [Learner(make_mlp, [seed], optimize=partial(Adam, lr=0.01)) for seed in (4, 5, 6)]
-    for _ in range(5):
-        together.minimize(loss_of(together.net(x), (3,)))
-        for run, learner in enumerate(alone):
-            # loss_of's target depends on the number of runs only through its length
-            target = loss_of(learner.net(x[run : run + 1]), (1,))
-            learner.minimize(target)
-    for run, learner in enumerate(alone):
-        for p, q in zip(together.net.parameters(), learner.net.parameters(), strict=True):
-            torch.testing.assert_close(p[run], q[0], rtol=1e-4, atol=1e-6)
 
 
 def test_minimize_adds_the_penalty_and_projects_after_the_step():
@@ -97,16 +81,6 @@ def test_a_restart_is_the_same_after_saving_and_loading():
 def test_making_a_learner_leaves_the_global_random_state_alone():
     with nothing_drawn():
         Learner(make_plain, [0]).restart_()
-
-
-@pytest.mark.parametrize("kind", CASES)
-def test_every_kind_of_network_learns(kind):
-    case = CASES[kind]
-    seeds = list(range(case.runs[0])) if case.runs else [0]
-    learner = Learner(case.of_seeds, seeds, lambda net: make_regularizer("spectral", net), partial(Adam, lr=0.01))
-    x = case.input()
-    losses = [learner.minimize(loss := loss_of(learner.net(x), case.runs)) and loss.sum().item() for _ in range(60)]
-    assert losses[-1] < 0.5 * losses[0]
 
 
 def test_a_module_keeps_its_buffers_in_a_restart():
