@@ -14,8 +14,7 @@ def test_a_unit_exactly_at_the_threshold_is_dormant():
 
 
 def test_in_a_layer_of_zeros_every_unit_is_dormant_and_dead():
-    h = torch.zeros(5, 3)
-    assert dormant_fraction(h).item() == dead_units(h).item() == 1
+    assert dormant_fraction(torch.zeros(5, 3)).item() == dead_units(torch.zeros(5, 3)).item() == 1
 
 
 def test_a_unit_that_only_uses_its_leaky_side_is_dead_but_not_dormant():
@@ -34,6 +33,7 @@ def test_positions_of_a_map_become_examples_and_channels_units():
     assert matrix.shape == (2, 3 * 30, 4)
     assert torch.equal(matrix[1, 30:60, 2], maps[1, 1, 2].flatten())
     assert torch.equal(feature_matrix(maps[0]), matrix[0])
+    assert feature_matrix(matrix, (2,)) is matrix  # of plain activations
 
 
 def test_a_channel_that_is_active_anywhere_is_not_dead():
@@ -46,9 +46,3 @@ def test_outputs_near_either_bound_are_saturated():
     h = torch.tensor([[0.991, -0.991, 0.989], [-1.0, 0.0, 0.5]])
     assert saturated_fraction(h, -1, 1).item() == 0.5
     assert saturated_fraction((h + 1) / 2, 0, 1).item() == 0.5
-
-
-def test_plain_activations_stay_as_they_are_with_or_without_runs():
-    h = torch.randn(2, 3, 4)
-    assert feature_matrix(h, (2,)) is h
-    assert feature_matrix(h[0]).shape == (3, 4)

@@ -3,6 +3,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from foreign.expected import made_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,15 +18,14 @@ def squared_error(output, target):
 
 
 def cross_entropy(output, target):
-    """Mean over the batch, ``[*runs]``, as the training loss."""
     return F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none").view_as(target).mean(-1)
 
 
-def oracle(net, name, loss, inputs, targets):
+def oracle(net, name, loss, inputs, targets, axis=0):
     """Singular values of the per-example gradients by a loop and numpy, for one run."""
     rows = []
-    for i in range(len(inputs)):
-        (g,) = torch.autograd.grad(loss(net(inputs[i : i + 1]), targets[i : i + 1]).sum(), net.get_parameter(name))
+    for x, y in zip(inputs.split(1, axis), targets.split(1, axis), strict=True):
+        (g,) = torch.autograd.grad(loss(net(x), y).sum(), net.get_parameter(name))
         rows.append(g.flatten().numpy())
     return np.linalg.svd(np.stack(rows), compute_uv=False)
 
@@ -46,16 +46,6 @@ def test_the_spectrum_is_that_of_a_loop_over_examples(chunk):
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=2e-7 * expected[0])
 
 
-def test_a_linear_layer_s_gradients_are_outer_products():
-    # g_i = delta_i x_i^T, so the Gram matrix is (delta delta^T) * (x x^T), with delta = 2 (W x - y) / outputs.
-    net = nn.Linear(4, 3, bias=False).double()
-    x, y = torch.randn(6, 4, dtype=F64), torch.randn(6, 3, dtype=F64)
-    delta = (2 / 3) * (x @ net.weight.detach().T - y)
-    eigenvalues = torch.linalg.eigvalsh((delta @ delta.T) * (x @ x.T)).flip(-1)
-    found = gradient_spectrum(net, ["weight"], squared_error, (x,), (y,), chunk=4)["weight"]
-    torch.testing.assert_close(found, eigenvalues.sqrt())
-
-
 @pytest.mark.parametrize("chunk", [3, 64])
 def test_each_run_has_the_spectrum_of_its_own_examples_and_weights(chunk):
     net = MLP((5, 8, 2), seeds=(0, 1)).double()
@@ -65,28 +55,19 @@ def test_each_run_has_the_spectrum_of_its_own_examples_and_weights(chunk):
         alone = MLP((5, 8, 2), seeds=(run,)).double()
         for name, s in found.items():
             assert s.shape == (2, 7)
-            rows = []
-            for i in range(7):
-                one = (slice(run, run + 1), slice(i, i + 1))
-                loss = squared_error(alone(x[one]), y[one]).sum()
-                rows.append(torch.autograd.grad(loss, alone.get_parameter(name))[0].flatten().numpy())
-            expected = padded(np.linalg.svd(np.stack(rows), compute_uv=False), 7)
+            expected = padded(oracle(alone, name, squared_error, x[[run]], y[[run]], axis=1), 7)
             np.testing.assert_allclose(s[run], expected, rtol=1e-6, atol=2e-7 * expected[0])
 
 
 def test_the_batch_axis_stays_so_that_the_training_loss_fits_any_output():
-    class Critics(nn.Module):  # [runs, batch, n] x 2 -> [runs, critics, batch], as a critic's
-        def __init__(self):
-            super().__init__()
-            self.one = MLP((4, 6, 1), (0, 1))
+    def critics(net, obs, act):  # [runs, batch, n] x 2 -> [runs, critics, batch], as a critic's
+        q = net.one(torch.cat([obs, act], -1)).squeeze(-1)
+        return torch.stack([q, 2 * q], dim=1)
 
-        def forward(self, obs, act):
-            q = self.one(torch.cat([obs, act], -1)).squeeze(-1)
-            return torch.stack([q, 2 * q], dim=1)
-
+    net = made_of(critics, one=MLP((4, 6, 1), (0, 1)))
     obs, act, target = torch.randn(2, 9, 3), torch.randn(2, 9, 1), torch.randn(2, 9)
     loss = lambda q, target: (q - target.unsqueeze(1)).square().mean(-1).sum(1)  # noqa: E731
-    s = gradient_spectrum(Critics(), ["one.0.weight"], loss, (obs, act), (target,), runs=(2,))["one.0.weight"]
+    s = gradient_spectrum(net, ["one.0.weight"], loss, (obs, act), (target,), runs=(2,))["one.0.weight"]
     assert s.shape == (2, 9)
     assert (s[:, 5] > 0).all()
 
@@ -100,14 +81,12 @@ def test_float32_keeps_its_dtype_and_small_singular_values():
     torch.testing.assert_close(found, sizes, rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("make", ["plain", "runs"])
-def test_measuring_moves_neither_statistics_nor_gradients_nor_modes(make):
-    if make == "plain":
+@pytest.mark.parametrize("runs", [(), (2,)])
+def test_measuring_moves_neither_statistics_nor_gradients_nor_modes(runs):
+    net, name = CNN((1, 4, 4), 3, (0, 1), batch_norm=True), "0.weight"
+    if not runs:
         net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
-        name, runs, x = "0.weight", (), torch.randn(5, 1, 4, 4)
-    else:
-        net = CNN((1, 4, 4), 3, (0, 1), batch_norm=True)
-        name, runs, x = "0.weight", (2,), torch.randn(2, 5, 1, 4, 4)
+    x = torch.randn(*runs, 5, 1, 4, 4)
     y = torch.randint(3, x.shape[: len(runs) + 1])
     before, state = copy.deepcopy(net.state_dict()), torch.get_rng_state()
     s = gradient_spectrum(net, [name], cross_entropy, (x,), (y,), runs=runs, chunk=2)[name]
@@ -146,15 +125,11 @@ def test_the_effective_learning_rate_is_the_gradient_s_norm_over_the_weight_s():
 
 
 def test_attention_has_the_spectrum_of_a_loop_too():
-    class Attention(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-
-        def forward(self, x):
-            return self.attention(x, x, x, need_weights=False)[0].mean(1)
-
-    net, x, y = Attention().double(), torch.randn(5, 3, 4, dtype=F64), torch.randint(4, (5,))
+    net = made_of(
+        lambda net, x: net.attention(x, x, x, need_weights=False)[0].mean(1),
+        attention=nn.MultiheadAttention(4, 2, batch_first=True),
+    ).double()  # fmt: skip
+    x, y = torch.randn(5, 3, 4, dtype=F64), torch.randint(4, (5,))
     found = gradient_spectrum(net, ["attention.in_proj_weight"], cross_entropy, (x,), (y,), chunk=2)
     expected = oracle(net.eval(), "attention.in_proj_weight", cross_entropy, x, y)
     np.testing.assert_allclose(found["attention.in_proj_weight"], expected, rtol=1e-6)

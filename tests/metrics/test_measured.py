@@ -7,23 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rl_plasticity.metrics import (
-    METRICS,
-    OfFeatures,
-    OfGradients,
-    OfWeights,
-    dead_units,
-    dormant_fraction,
-    effective_rank,
-    singular_values,
-    srank,
-)
+from rl_plasticity import metrics
+from rl_plasticity.metrics import METRICS, OfFeatures, OfGradients, OfWeights, singular_values
 from rl_plasticity.metrics.measured import better
 
 LOGGED = {
-    OfWeights: [
-        *("frobenius_norm", "sigma1", "condition_number", "stable_rank", "effective_rank", "sigma_min"),
-    ],
+    OfWeights: [*("frobenius_norm", "sigma1", "condition_number", "stable_rank", "effective_rank", "sigma_min")],
     OfFeatures: ["dormant", "dead", "feature_srank", "feature_rank", "feature_norm"],
     OfGradients: ["gradient_condition", "gradient_rank"],
 }
@@ -56,13 +45,8 @@ def test_runs_together_equal_runs_alone_and_measuring_changes_no_argument_and_dr
 
 def test_the_functions_behind_the_names_that_say_less_are_these():
     (h, s) = arguments(METRICS["dormant"], (2,))
-    expected = {
-        "dormant": dormant_fraction(h, 0.025),
-        "dead": dead_units(h),
-        "feature_srank": srank(s, 0.01),
-        "feature_rank": effective_rank(s),
-    }
-    for name, value in expected.items():
+    ranks = {"feature_srank": metrics.srank(s, 0.01), "feature_rank": metrics.effective_rank(s)}
+    for name, value in {"dormant": metrics.dormant_fraction(h, 0.025), "dead": metrics.dead_units(h), **ranks}.items():
         assert torch.equal(METRICS[name].measure(h, s), value)
     torch.testing.assert_close(METRICS["sigma1"].measure(h, s), torch.linalg.matrix_norm(h, ord=2))
 
@@ -71,9 +55,6 @@ def test_the_smallest_singular_value_is_the_last_of_as_many_as_the_matrix_has_ro
     matrix = torch.randn(2, 3, 3) @ torch.diag(torch.tensor([4.0, 2.0, 0.5])) @ torch.randn(2, 3, 7)
     expected = torch.linalg.svdvals(matrix)[..., 2]
     torch.testing.assert_close(METRICS["sigma_min"].measure(matrix, singular_values(matrix)), expected)
-    torch.testing.assert_close(
-        1 / expected, torch.linalg.matrix_norm(torch.linalg.pinv(matrix), ord=2), rtol=1e-3, atol=0
-    )
 
 
 def test_the_page_says_of_every_metric_which_values_are_better():
@@ -88,17 +69,15 @@ def test_the_page_says_of_every_metric_which_values_are_better():
     assert better("weight_norm") is better("sigma1") is better("of_a_plug") is None
 
 
+RANKS = ("feature_rank", "feature_srank", "stable_rank", "effective_rank", "sigma_min")
+
+
 @pytest.mark.parametrize(
     ("name", "healthy", "ill"),
     [
-        ("dormant", torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])),
-        ("dead", torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])),
-        ("feature_rank", torch.eye(4), torch.ones(4, 4)),
-        ("feature_srank", torch.eye(4), torch.ones(4, 4)),
+        *((name, torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])) for name in ("dormant", "dead")),
+        *((name, torch.eye(4), torch.ones(4, 4)) for name in RANKS),
         ("condition_number", torch.eye(4), torch.diag(torch.tensor([4.0, 1, 1, 1]))),
-        ("stable_rank", torch.eye(4), torch.ones(4, 4)),
-        ("effective_rank", torch.eye(4), torch.ones(4, 4)),
-        ("sigma_min", torch.eye(4), torch.ones(4, 4)),
     ],
 )
 def test_the_better_value_is_that_of_the_healthier_tensor(name, healthy, ill):

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import refused
 
 from rl_plasticity.metrics import condition_number, effective_rank, singular_values, srank, stable_rank
 
@@ -51,13 +52,6 @@ def test_measures_of_a_random_matrix_are_those_of_numpy_s_decomposition(shape):
     assert srank(s, 0.1).item() == np.searchsorted(np.cumsum(oracle), 0.9 * oracle.sum()) + 1
 
 
-def test_the_dtype_is_kept():
-    for dtype in (torch.float32, torch.float64):
-        s = singular_values(torch.randn(3, 4, dtype=dtype))
-        assert {m(s).dtype for m in (condition_number, stable_rank, effective_rank, srank)} == {s.dtype} == {dtype}
-
-
 @pytest.mark.parametrize("delta", [-0.1, 1.0])
 def test_a_delta_outside_its_range_is_named(delta):
-    with pytest.raises(ValueError, match="delta"):
-        srank(torch.ones(2), delta)
+    refused(lambda: srank(torch.ones(2), delta), "delta", error=ValueError)
