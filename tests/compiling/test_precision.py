@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import StopAfter
 from folders import PENDULUM, resume, rows, run, run_supervised
-from test_compiled import assert_close_states, random_batch, rewritten, spectral_and_swr
+from test_compiled import assert_close_states, random_batch, spectral_and_swr
 from torch import nn
 
 from rl_plasticity.agents import SAC
@@ -12,7 +12,7 @@ from rl_plasticity.compiling import precision
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.compiling.precision import decided, pays_from, read_bfloat16_, tf32
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import SGD
@@ -81,10 +81,8 @@ def test_what_is_trained_and_what_is_logged_is_float32_and_the_discount_keeps_it
 
 
 def test_compiled_updates_in_bfloat16_equal_the_plain_ones():
-    plain, quick = (
-        Learner(lambda s: MLP((16, 16, 16), s, layer_norm=False), [0, 1], optimize=partial(SGD, lr=0.1))
-        for _ in range(2)
-    )
+    make, sgd = lambda s: MLP((16, 16, 16), s, layer_norm=False), partial(SGD, lr=0.1)
+    plain, quick = (Learner(make, [0, 1], optimize=sgd) for _ in range(2))
     for learner in (plain, quick):
         assert read_bfloat16_(learner, 16) == 2
 
@@ -98,18 +96,6 @@ def test_compiled_updates_in_bfloat16_equal_the_plain_ones():
     assert_close_states(plain, quick)
 
 
-def test_a_weight_that_two_products_read_is_rounded_once():
-    x, y, w = (torch.randn(1, 8, 8) for _ in range(3))
-    round_ = torch.ops.prims.convert_element_type.default
-
-    def two(x, y, w):
-        a, b = (torch.bmm(round_(each, torch.bfloat16), round_(w, torch.bfloat16)) for each in (x, y))
-        return round_(a, torch.float32) + round_(b, torch.float32)
-
-    before, after = rewritten(two, x, y, w)
-    assert (before.count(round_), after.count(round_)) == (6, 5)
-
-
 def test_auto_is_bfloat16_only_where_there_are_units_for_it(monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
     assert decided("auto", "cpu") == decided("bfloat16", "cpu") == "bfloat16"
@@ -117,11 +103,7 @@ def test_auto_is_bfloat16_only_where_there_are_units_for_it(monkeypatch):
     assert decided("auto", "cpu") == "float32"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     assert decided("tf32", "cuda") == "tf32"
-    for asked, device, said in (
-        ("bfloat16", "cpu", "AVX512-BF16"),
-        ("tf32", "cpu", "GPU"),
-        ("bfloat16", "cuda", "GPU"),
-    ):
+    for asked, device, said in (("bfloat16", "cpu", "AVX512-BF16"), ("tf32", "cpu", "GPU"), ("bfloat16", "cuda", "G")):
         with pytest.raises(SettingsError, match=said):
             decided(asked, device)
 
@@ -152,7 +134,6 @@ def test_a_run_writes_down_what_was_decided_and_goes_on_with_it_bit_for_bit(unit
 
 
 def convolutions(shape, num_classes, seeds):
-    """A network without a runs axis, as the large ones are."""
     return nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, num_classes))
 
 
@@ -176,14 +157,6 @@ def test_a_bare_call_in_bfloat16_gives_float32_and_leaves_the_weights():
     net = nn.Linear(8, 4)
     output = precision.in_bfloat16(net, "cpu")(torch.randn(3, 8))
     assert (output.dtype, net.weight.dtype) == (torch.float32, torch.float32)
-
-
-def test_what_is_refused_here_makes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(precision, "has_bfloat16", lambda device: False)
-    for kind in (Train, Supervised):
-        with pytest.raises(SettingsError, match="precision=bfloat16"):
-            resolved(schema.load(kind, ["precision=bfloat16", "device=cpu"]))
-        assert resolved(schema.load(kind, ["precision=auto", "device=cpu"])).precision == "float32"
 
 
 def test_tf32_is_switched_on_for_the_run_alone():

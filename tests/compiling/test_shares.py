@@ -9,8 +9,8 @@ from folders import PENDULUM, resume, rows, run, run_supervised
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import SAC
 from rl_plasticity.compiling.compiled import set_tracing
-from rl_plasticity.compiling.shares import Cut, Shares, cuts
-from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
+from rl_plasticity.compiling.shares import Shares, cuts
+from rl_plasticity.regularizers import Chain, make_regularizer
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.machine import cores
 
@@ -32,9 +32,7 @@ def values(folder):
         ([4, 2], 2, None, [2, 2, 2]),
     ],
 )
-def test_shares_are_of_one_size_within_a_regularizer_and_no_larger_than_a_thread_s_part(
-    numbers, threads, product, sizes
-):
+def test_shares_are_of_one_size_in_a_regularizer_and_no_larger_than_a_thread_s_part(numbers, threads, product, sizes):
     found = cuts(numbers, threads, product)
     assert [cut.stop - cut.start for cut in found] == sizes
     assert [run for cut in found for run in range(cut.start, cut.stop)] == [*range(sum(numbers))]
@@ -91,40 +89,12 @@ def test_divided_runs_that_are_stopped_and_resumed_have_the_same_numbers(start, 
     assert (stopped / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
 
 
-def test_a_share_holds_the_tensors_of_the_whole():
-    whole, shares = divided_agents(lambda net: make_regularizer("spectral", net))
-    for share, start in zip(shares.modules, (0, 2), strict=True):
-        for name, parameter in share.named_parameters():
-            assert parameter.data_ptr() == whole.get_parameter(name)[start].data_ptr(), name
-    whole.restart_(torch.tensor([3]))
-    assert torch.equal(shares.modules[1].critic.optimizer.step, whole.critic.optimizer.step[2:])
-
-
 def test_what_has_no_runs_axis_counts_once_for_all_shares():
-    whole, shares = divided_agents(lambda net: make_regularizer("l2", net), count=True)
+    whole, shares = divided_agents()
     for _ in range(3):
         shares.each(lambda i: {"updates": shares.modules[i].updates.add_(1).reshape(1)})
     assert int(whole.updates) == 3
     assert [int(share.updates) for share in shares.modules] == [3, 3]
-
-
-def test_shares_of_regularizers_side_by_side_hold_the_state_of_their_own():
-    def side_by_side(net):
-        makers = [(2, lambda part: make_regularizer("swr", part)), (2, lambda part: make_regularizer("spectral", part))]
-        return SideBySide(net, *makers)
-
-    whole = SAC(3, 1, range(4), side_by_side, hidden=(8,))
-    found = [Cut(0, 2, 0, 0), Cut(2, 4, 1, 2)]
-    methods = ("swr", "spectral")
-
-    def make(runs):
-        return SAC(3, 1, [0, 1], lambda net: make_regularizer(methods[runs.start // 2], net), hidden=(8,))
-
-    shares = Shares(whole, make, found, 2)
-    for part, share in zip(whole.critic.regularizer.parts, shares.modules, strict=True):
-        mine = dict(share.critic.regularizer.named_buffers())
-        for name, buffer in part.named_buffers():
-            assert mine[name].data_ptr() == buffer.data_ptr(), name
 
 
 def test_no_compiled_call_in_a_thread_fails_because_one_begins_in_another():
@@ -143,7 +113,7 @@ def test_no_compiled_call_in_a_thread_fails_because_one_begins_in_another():
 
 
 def test_a_fault_in_a_share_is_the_caller_s():
-    _, shares = divided_agents(lambda net: Chain(net, make_regularizer("l2", net)))
+    _, shares = divided_agents()
 
     def work(i):
         raise ZeroDivisionError
@@ -154,11 +124,10 @@ def test_a_fault_in_a_share_is_the_caller_s():
     shares.close()
 
 
-def divided_agents(regularize, count=False):
+def divided_agents():
     def make(runs):
-        agent = SAC(3, 1, range(4)[runs], regularize, hidden=(8,))
-        if count:
-            agent.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        agent = SAC(3, 1, range(4)[runs], lambda net: Chain(net, make_regularizer("l2", net)), hidden=(8,))
+        agent.register_buffer("updates", torch.zeros((), dtype=torch.int64))
         return agent
 
     whole = make(slice(None))
@@ -173,17 +142,12 @@ def test_cores_are_those_that_are_allowed(asked, number, monkeypatch):
 
 @pytest.mark.parametrize(
     ("settings", "of_torch", "saved"),
-    [
-        (["threads=auto"], 1, 1),
-        (["threads=auto", "seeds=2"], 1, cores()),
-        (["threads=2"], 2, 2),
-        (["threads=2", "seeds=2"], 1, 2),
-    ],
+    [("threads=auto", 1, 1), ("threads=auto seeds=2", 1, cores()), ("threads=2", 2, 2), ("threads=2 seeds=2", 1, 2)],
 )
 def test_torch_has_one_thread_unless_more_are_asked_for_one_agent(settings, of_torch, saved, tmp_path):
     before = torch.get_num_threads()
     try:
-        folder = run([*PENDULUM, "total_env_steps=21", *settings], tmp_path / "run")
+        folder = run([*PENDULUM, "total_env_steps=21", *settings.split()], tmp_path / "run")
         assert torch.get_num_threads() == of_torch
         assert RunFolder(folder).settings["threads"] == saved
     finally:

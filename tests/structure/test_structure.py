@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import FabricModule, RMSNorm, plain_mlp
+from conftest import FabricModule, RMSNorm, plain_mlp, refused
 from foreign.expected import bare, made_of, mlp, ones, vectors, zeros
 from torch import nn
 from torch.nn import functional as F
@@ -16,6 +16,8 @@ from rl_plasticity.networks import NETWORKS, make_network
 from rl_plasticity.regularizers import REGULARIZERS, Regularizer, make_regularizer
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import activations_of, hidden_units, layers, read
+
+both_ways = pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
 
 
 def summary(structure):
@@ -81,40 +83,39 @@ ORDERED = ("swr", "wrs", "parseval", "feature_rank", "normalize_project", "ortho
 ORDERED += ("continual_backprop", "self_normalized_resets")
 
 
-@pytest.mark.parametrize(
-    ("name", "obstacle"), [*((name, looked_at) for name in ORDERED), *(("swr", obstacle) for obstacle in OBSTACLES[:2])]
-)
+@pytest.mark.parametrize(("name", "obstacle"), [*((name, looked_at) for name in ORDERED), ("swr", four_columns)])
 def test_without_a_trace_or_an_example_what_depends_on_order_or_heads_says_what_to_pass(name, obstacle):
     net = twin(obstacle)
-    with pytest.raises(ValueError, match=r"Network\.forward.*example="):
-        make_regularizer(name, net)
+    refused(lambda: make_regularizer(name, net), "Network.forward", "example=", error=ValueError)
     make_regularizer(name, net, example=(torch.randn(3, 4),))
     make_regularizer(name, net, example={"x": torch.randn(3, 4)})
 
 
-def test_modules_without_a_forward_are_regularized_where_that_needs_no_order():
+def test_modules_without_a_forward_are_regularized_where_that_needs_no_order_and_a_log_std_where_it_is_said():
     net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
     regularizer = make_regularizer("spectral", net, coef=1.0)
     parts = [make_regularizer("spectral", part, coef=1.0) for part in net.values()]
     expected = sum(r.penalty(p) for r, p in zip(parts, net.values(), strict=True))
     torch.testing.assert_close(regularizer.penalty(net), expected)
-    with pytest.raises(ValueError, match=r"WeightRescaling\b.*ModuleDict"):
-        make_regularizer("wrs", net)
+    refused(lambda: make_regularizer("wrs", net), "WeightRescaling", "ModuleDict", error=ValueError)
     make_regularizer("wrs", net, heads=["actor.4", "critic.4"])
+    net.log_std = nn.Parameter(torch.full((1, 3), -0.3))  # as single-file agents have it
+    refused(lambda: make_regularizer("spectral", net), "log_std", "'ignore'", error=ValueError)
+    make_regularizer("spectral", net, coef=1.0, roles={"log_std": "ignore"}).penalty(net).backward()
+    assert net.log_std.grad is None
+    assert net["actor"][0].weight.grad is not None
 
 
 def test_heads_can_be_said():
     net = twin(looked_at)
     make_regularizer("wrs", net, rescale_head=True)  # of both heads, which needs no order
-    with pytest.raises(ValueError, match=r"head.*Network\.forward"):
-        make_intervention("head").apply_(net, ())
+    refused(lambda: make_intervention("head").apply_(net, ()), "head", "Network.forward", error=ValueError)
     regularizer = make_regularizer("wrs", net, heads=["q0.2", "q1.2"], every_updates=1)
     before = [net.q0[2].weight.clone(), net.q1[2].weight.clone()]
     regularizer.project_(net, *regularizer.given_lr(1.0))
     torch.testing.assert_close(net.q0[0].weight.norm(dim=1), torch.ones(6))
     assert all(torch.equal(a, b) for a, b in zip(before, (net.q0[2].weight, net.q1[2].weight), strict=True))
-    with pytest.raises(SettingsError, match=r"'q0\.3'.*'q0\.2'"):
-        make_regularizer("wrs", net, heads=["q0.3"])
+    refused(lambda: make_regularizer("wrs", net, heads=["q0.3"]), "'q0.3'", "'q0.2'")
 
 
 def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
@@ -125,9 +126,7 @@ def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
 
 
 @pytest.mark.parametrize("passes_it_on", [False, True])
-def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument_for_it_or_without(
-    monkeypatch, passes_it_on
-):
+def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument_or_not(monkeypatch, passes_it_on):
     class Plain(Regularizer):
         def __init__(self, net, coef=1.0):
             super().__init__(net, coef)
@@ -146,8 +145,7 @@ def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument
     net = twin(looked_at)
     made = make_regularizer("plain", net, heads=["q0.2", "q1.2"])
     assert [layer.name for layer in made.layers if layer.head] == ["q0.2", "q1.2"]
-    if not passes_it_on:
-        assert len(made.other.layers) == 3
+    assert passes_it_on or len(made.other.layers) == 3
     with pytest.raises(ValueError, match=r"plain\b.*heads="):
         make_regularizer("plain", net)  # what was read was for that one
 
@@ -155,26 +153,6 @@ def test_a_regularizer_that_was_added_is_made_for_what_was_read_with_an_argument
 def test_an_example_that_does_not_fit_says_so():
     with pytest.raises(ValueError, match=r"example\b.*Sequential.*shapes cannot be multiplied"):
         read(plain_mlp(), torch.randn(2, 4))
-
-
-def test_what_cannot_be_followed_is_not_guessed_at():
-    class Twice(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * 2
-
-    net = made_of(
-        lambda net, x: net.b(Twice.apply(net.a(x)) + (0 if net.kept is None else net.kept)),
-        a=nn.Linear(3, 3), b=nn.Linear(3, 2), kept=None,
-    )  # fmt: skip
-    assert summary(read(net, torch.randn(2, 3))) == [("a", "linear", (), False), ("b", "linear", (0,), True)]
-    net.kept = net.a(torch.randn(1, 3))  # made of its weights in another call
-    with pytest.raises(ValueError, match=r"heads=\["):
-        make_regularizer("wrs", net, example=(torch.randn(2, 3),))
 
 
 @pytest.mark.parametrize(
@@ -199,75 +177,38 @@ def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap)
             regularizer.observe_loss_(net, torch.ones(()))
             regularizer.observe_(net, {n: torch.ones_like(p) for n, p in plain.named_parameters()})
             regularizer.project_(net, *regularizer.given_lr(1.0))
-    for p, q in zip(plain.parameters(), wrapped.parameters(), strict=True):
-        torch.testing.assert_close(p, q)
+    torch.testing.assert_close([*plain.parameters()], [*wrapped.parameters()])
 
 
-# --- positively homogeneous or not ------------------------------------------------------------------------------------
-
-
-def between(operation, norm=False, returns=lambda h, output: output):
+def between(norm=False, returns=lambda h, output: output):
     def forward(net, x):
-        h = net.operation(net.a(x))
+        h = net.a(x).relu()
         return returns(h, net.norm(net.b(h)))
 
     parts = {"a": nn.Linear(4, 8), "b": nn.Linear(8, 3), "norm": nn.LayerNorm(3) if norm else nn.Identity()}
-    return made_of(forward, operation=operation, **parts)
-
-
-OTHERS = {
-    "padded with ones": (lambda x: F.pad(x.relu(), (0, 2), value=1.0)[..., :8], "constant"),
-    "tanh": (torch.tanh, "tanh"),
-    "tanh module": (nn.Tanh(), "Tanh"),
-    "gelu": (F.gelu, "gelu"),
-    "shifted": (lambda x: x + 1, "constant"),
-    "square": (lambda x: x * x, "product"),
-    "softmax": (nn.Softmax(-1), "oftmax"),
-    "by hand": (lambda x: (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True), "std"),
-}
-
-
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
-@pytest.mark.parametrize("operation", OTHERS)
-def test_scope_preserving_refuses_what_is_not_positively_homogeneous_and_names_it(operation, example, norm):
-    function, name = OTHERS[operation]
-    net = between(function, norm)
-    with pytest.raises(ValueError, match=rf"\bb \(.*{name}"):
-        make_regularizer("swr", net, example=example, scope="preserving")
-    with pytest.warns(UserWarning, match=rf"f' = C f .*\bb \(.*{name}"):
-        make_regularizer("swr", net, example=example)
+    return made_of(forward, **parts)
 
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_scope_preserving_refuses_a_network_that_returns_what_it_would_scale(norm):
-    net = between(torch.relu, norm, lambda h, output: (h, output))
+    net = between(norm, lambda h, output: (h, output))
     for example in (None, torch.randn(5, 4)):
         with pytest.raises(ValueError, match=r"\ba \(.*returns"):
             make_regularizer("swr", net, example=example, scope="preserving")
 
 
-ENDS = {
-    "sum of heads": (lambda net, h: net.b(h) + net.c(h), "branches"),
-    "squashed": (lambda net, h: torch.tanh(net.b(h)), "tanh"),
-    "shifted": (lambda net, h: net.b(h) + 2, "constant"),
-}
+ENDS = {"squashed": (torch.tanh, "tanh"), "shifted": (lambda y: y + 2, "constant")}
 
 
-@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
+@both_ways
 @pytest.mark.parametrize("end", ENDS)
 def test_swr_says_where_what_is_returned_does_not_scale(end, example):
-    returned, reason = ENDS[end]
-    linear = {"b": nn.Linear(8, 3)} | ({"c": nn.Linear(8, 3)} if end == "sum of heads" else {})
-    net = made_of(lambda net, x: returned(net, net.a(x).relu()), a=nn.Linear(4, 8), **linear)
-    with pytest.warns(UserWarning, match=rf"returns \(.*{reason}"):
+    net = between(returns=lambda h, output: ENDS[end][0](output))
+    with pytest.warns(UserWarning, match=rf"returns \(.*{ENDS[end][1]}"):
         make_regularizer("swr", net, example=example)
 
 
-# --- functions that are activations -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
+@both_ways
 def test_hidden_units_come_out_of_functions_too(example):
     net = made_of(
         lambda net, x: net.c(torch.tanh(net.b(F.relu(net.norm(net.a(x)))))),
@@ -288,17 +229,11 @@ def test_hidden_units_come_out_of_functions_too(example):
 NOT_HIDDEN = {  # of layers a [4, 6], b [6, 6], wide [12, 6]; h is the output of a
     "joined before": lambda net, h, x: net.b(torch.cat([h, -h], -1).relu()[..., :6]),
     "turned before": lambda net, h, x: net.b(h.view(-1, 2, 3).transpose(1, 2).reshape(-1, 6).relu()),
-    "turned": lambda net, h, x: net.b(h.relu().view(-1, 2, 3).transpose(1, 2).reshape(-1, 6)),
     "repeated": lambda net, h, x: net.b(h.chunk(2, -1)[0].relu().repeat(1, 2)),
-    "permuted": lambda net, h, x: net.b(h.relu()[:, torch.arange(5, -1, -1)]),
     "gated": lambda net, h, x: net.b(h.relu() * h.sigmoid()),
-    "returned": lambda net, h, x: (net.b(h.relu()), h.relu()),
-    "returned before": lambda net, h, x: (net.b(h.relu()), h),
     "added to the output": lambda net, h, x: net.b(h.relu()) + h.relu(),
     "a skip connection": lambda net, h, x: net.b(h.relu()) + h,
-    "a skip connection around a norm": lambda net, h, x: net.b(net.norm(h).relu()) + h,
     "joined with other units": lambda net, h, x: net.wide(torch.cat([h.relu(), net.other(x).relu()], -1)),
-    "joined with the input": lambda net, h, x: net.wide(torch.cat([h.relu(), x, x[:, :2]], -1)),
     "joined with itself": lambda net, h, x: net.wide(torch.cat([h.relu()] * 2, -1)),
     "of the input": lambda net, h, x: net.norm(net.other(x.relu())),
 }
@@ -313,7 +248,7 @@ def test_units_are_hidden_only_where_the_next_layer_reads_them_and_nothing_else_
     assert structure.unknown or structure.hidden_units(net) == []
 
 
-@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
+@both_ways
 def test_an_activation_module_that_several_layers_share_is_told_apart_by_its_calls(example):
     net = made_of(
         lambda net, x: net.c(net.relu(net.b(net.relu(net.a(x))))),
@@ -321,9 +256,6 @@ def test_an_activation_module_that_several_layers_share_is_told_apart_by_its_cal
     )  # fmt: skip
     found = [(u.incoming.name, u.activation, u.call) for u in hidden_units(net, example)]
     assert found == [("a", "relu", 0), ("b", "relu", 1)]
-
-
-# --- bare parameters --------------------------------------------------------------------------------------------------
 
 
 def of_bare_parameters():
@@ -338,7 +270,7 @@ def of_bare_parameters():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("example", [None, vectors(5, 4)], ids=["traced", "watched"])
+@both_ways
 def test_a_bare_parameter_is_told_by_its_use(example):
     structure = read(of_bare_parameters(), example)
     of = [layer for layer in structure.layers if layer.weight_name]
@@ -360,26 +292,10 @@ def test_roles_say_what_bare_parameters_are():
     structure = read(net, roles={"log_std": "ignore", "m*": "matrix", "sigma": "ignore"})
     assert structure.undecided == ()
     assert "sigma" not in [layer.weight_name for layer in structure.layers]
-    with pytest.raises(SettingsError, match=r"'nrom'.*'norm'"):
-        read(net, roles={"log_std": "nrom"})
-    with pytest.raises(SettingsError, match=r"'log_sdt'.*'log_std'"):
-        read(net, roles={"log_sdt": "norm"})
+    refused(lambda: read(net, roles={"log_std": "nrom"}), "'nrom'", "'norm'")
+    refused(lambda: read(net, roles={"log_sdt": "norm"}), "'log_sdt'", "'log_std'")
     with pytest.raises(SettingsError, match=r"'w'.*\[3, 4, 6\].*'ignore'"):
         read(made_of(lambda net, x: torch.bmm(x, net.w), w=bare(3, 4, 6)), roles={"w": "matrix"})
-
-
-def test_without_a_forward_a_log_std_is_nothing_until_it_is_said():
-    net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
-    net.log_std = nn.Parameter(torch.full((1, 3), -0.3))  # as single-file agents have it
-    with pytest.raises(ValueError, match=r"log_std\b.*'ignore'"):
-        make_regularizer("spectral", net)
-    regularizer = make_regularizer("spectral", net, coef=1.0, roles={"log_std": "ignore"})
-    regularizer.penalty(net).backward()
-    assert net.log_std.grad is None
-    assert net["actor"][0].weight.grad is not None
-
-
-# --- precision --------------------------------------------------------------------------------------------------------
 
 
 def test_a_mixed_network_s_float32_layers_are_held_whatever_the_others_are():
@@ -387,14 +303,10 @@ def test_a_mixed_network_s_float32_layers_are_held_whatever_the_others_are():
     regularizer = make_regularizer("swr", net, coef=1e-2)
     assert regularizer.coef.dtype == torch.float32
     initial = net[1].weight.norm().item()
-    with torch.no_grad():
-        net[1].weight.mul_(2)
+    net[1].weight.data.mul_(2)
     for _ in range(500):
         regularizer.project_(net, *regularizer.given_lr(1.0))
     assert net[1].weight.norm().item() == pytest.approx(initial, rel=0.01)
-
-
-# --- frozen now or later ----------------------------------------------------------------------------------------------
 
 
 def update(regularizer, net, x):
@@ -432,8 +344,7 @@ def test_what_is_unfrozen_later_is_an_error_that_says_to_make_the_regularizer_ag
     regularizer = make_regularizer(name, net)
     regularizer.penalty(net, x)
     net[0].requires_grad_(True)
-    with pytest.raises(RuntimeError, match=r"\b0\.weight\b"):
-        update(regularizer, net, x)
+    refused(lambda: update(regularizer, net, x), "0.weight", error=RuntimeError)
 
 
 def test_a_strength_that_a_loaded_state_replaces_is_said():
@@ -447,28 +358,22 @@ def test_a_strength_that_a_loaded_state_replaces_is_said():
         new.load_state_dict(old.state_dict())
 
 
-# --- what is not supported --------------------------------------------------------------------------------------------
-
-
 def stored(change):
     net = nn.Sequential(nn.Linear(3, 3))
     net[0].weight = nn.Parameter(change(net[0].weight.detach()))
     return net
 
 
-UNSUPPORTED = {
-    r"\b0\.weight\b.*shape": lambda: nn.Sequential(nn.LazyLinear(3)),
-    r"\b0\.weight\b.*complex": lambda: stored(lambda weight: weight.to(torch.complex64)),
-    r"\b0\.weight\b.*sparse": lambda: stored(torch.Tensor.to_sparse),
-}
-
-
-@pytest.mark.parametrize("said", UNSUPPORTED)
-def test_parameters_that_no_method_can_act_on_are_one_clear_line(said):
-    net = UNSUPPORTED[said]()
-    with pytest.raises(ValueError, match=said) as error:
-        make_regularizer("l2", net)
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "shape"),
+        (lambda: stored(lambda weight: weight.to(torch.complex64)), "complex"),
+        (lambda: stored(torch.Tensor.to_sparse), "sparse"),
+    ],
+)
+def test_parameters_that_no_method_can_act_on_are_one_clear_line(make, said):
+    refused(lambda: make_regularizer("l2", make()), "0.weight", said, error=ValueError)
 
 
 def test_every_named_network_can_be_read_without_an_example():
