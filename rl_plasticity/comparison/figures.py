@@ -16,7 +16,7 @@ from rl_plasticity.comparison.table import FEW, Comparison, Row, at, shared
 from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.names import MetricName
 
-NETWORKS = {"critic": "Critic", "actor": "Actor", "net": "Network", "task": "By task", "eval": "Evaluation"}
+KINDS = ("critic", "actor", "net", "task", "eval")  # of metrics, each with its own figure
 
 
 class Drawn(NamedTuple):
@@ -49,9 +49,9 @@ def _drawn(c: Comparison, looks: Looks) -> Iterator[Drawn]:
         curves = [run.curves[name] for row in c.rows for run in row.group.runs if name in run.curves]
         # A number that was measured once makes no curve, and one that is always 0 shows nothing.
         if name != c.metric and not layer and any(len(one.steps) > 1 and one.values.any() for one in curves):
-            members.setdefault(of if of in NETWORKS else "other", []).append(name)
+            members.setdefault(of if of in KINDS else "other", []).append(name)
     for of, names in members.items():
-        yield _panels(c, looks, sorted(names), f"metrics_{of}", NETWORKS.get(of, "Other metrics"))
+        yield _panels(c, looks, sorted(names), f"metrics_{of}", f"Metrics: {of}")
 
 
 def _looks(c: Comparison) -> Looks:
@@ -140,16 +140,10 @@ def _sensitivity(c: Comparison) -> Iterator[Drawn]:
 def _families(c: Comparison, name: str) -> list[list[Row]]:
     """The groups that differ in nothing but this number, which is above 0, by rising number."""
     families: dict[Any, list[Row]] = {}
-    for row in sorted(c.rows, key=lambda row: _above_0(row, name)):
-        if _above_0(row, name):
-            families.setdefault(identity(row.group.settings, [name]), []).append(row)
+    have = [row for row in c.rows if is_number(value := row.group.settings.get(name, 0)) and value > 0]
+    for row in sorted(have, key=lambda row: row.group.settings[name]):
+        families.setdefault(identity(row.group.settings, [name]), []).append(row)
     return [rows for rows in families.values() if len(rows) > 1]
-
-
-def _above_0(row: Row, name: str) -> float:
-    """The number that a setting has, 0 for any other value."""
-    value: Any = row.group.settings.get(name)
-    return max(0.0, float(value)) if is_number(value) else 0.0
 
 
 def _legend(figure: Figure, c: Comparison, looks: Looks) -> None:

@@ -41,12 +41,8 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The label in the words of a paper: ``no method``, ``LayerNorm + spectral``."""
-        rest = method_in_words(re.sub(r" ?layer_norm=(true|false)", "", self.label).strip())
-        if "layer_norm=true" in self.label:
-            return "LayerNorm" if rest in ("", "no method") else f"LayerNorm + {rest}"
-        without = "layer_norm=false" in self.label and rest != "no method"
-        return ", ".join([rest] * bool(rest) + ["no LayerNorm"] * without)
+        """The label in the words of a paper: ``no method``."""
+        return method_in_words(self.label)
 
     @property
     def runs(self) -> list[Run]:
@@ -141,8 +137,7 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
             parts.append(reg if reset == "none" else f"{reg} + {reset}")
         parts += [f"{key}={short(s[name])}" for name, key in keys.items() if _tells(name, s, own, settings)]
         made.append(" ".join(parts))
-    again = [made[:i].count(label) + 1 for i, label in enumerate(made)]  # a number and its text look alike
-    return [label if n == 1 else f"{label} ({n})" for label, n in zip(made, again, strict=True)]
+    return made
 
 
 def default_baseline(groups: Sequence[Group], warnings: list[str]) -> Group | None:

@@ -69,7 +69,7 @@ def line(axes: Axes, x: Array, means: Array, band: Any = (), order: float = 2, *
     """Draw a line and, where there are intervals (low, high), a `band` behind it; a higher `order` lies above."""
     axes.plot(x, means, ms=2.5, zorder=order, **look)
     if len(band):
-        axes.fill_between(x, *band, alpha=BAND, lw=0, zorder=order - 1, color=look["color"], gid=look.get("gid"))
+        axes.fill_between(x, *band, alpha=BAND, lw=0, zorder=order - 1, color=look["color"])
 
 
 def cycled(place: int) -> dict[str, Any]:
@@ -104,15 +104,10 @@ def count_steps(axes: Axes, of_tasks: bool) -> None:
 
 
 def mark_strengths(axes: Axes, values: Sequence[float]) -> None:
-    """Set a tick at each value, on a logarithmic axis unless one is 0. Of close ticks only the first has a label."""
-    named = [-np.inf]
+    """Set a tick at each value, on a logarithmic axis unless one is 0."""
     ticks = sorted({*values})
-    log = bool(ticks) and ticks[0] > 0
-    for tick in ticks:
-        if not log or tick >= (4 if ticks[-1] <= 1e5 * ticks[0] else 400) * named[-1]:
-            named.append(tick)
-    axes.set_xscale("log" if log else "linear")
-    axes.set_xticks(ticks, [short(tick) if tick in named else "" for tick in ticks])
+    axes.set_xscale("log" if all(ticks) else "linear")
+    axes.set_xticks(ticks, [*map(short, ticks)])
     axes.xaxis.set_minor_locator(NullLocator())
 
 

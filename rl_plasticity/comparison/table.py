@@ -275,7 +275,10 @@ def summarize(
     if direction is None and (direction := better(MetricName.parse(metric).quantity)) is None and len(groups) > 1:
         warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
     scale = _scale(groups, metric, warnings) if len(steps) > 1 else 1.0
-    reference = default_baseline(groups, warnings) if baseline is None else _called(baseline, groups)
+    named = {g.label: g for g in groups}
+    if baseline is not None and baseline not in named:
+        raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
+    reference = default_baseline(groups, warnings) if baseline is None else named[baseline]
     c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference)
     rows = [_row(c, g, len(groups) - 1, any(map(_unfinished, g.runs))) for g in groups]
     left = dict.fromkeys((g.label, str(run.folder)) for g in groups for run in g.runs if _unfinished(run))
@@ -369,10 +372,9 @@ class Sample:
     @property
     def by_seed(self) -> list[dict[int, float]]:
         """The final scores on each task by seed."""
-        runs = [self.group.tasks[task] for task in self.c.steps]
         return [
-            {run.seed: float(x) for run, x in zip(of, scores, strict=True)}
-            for of, scores in zip(runs, self.final, strict=True)
+            {run.seed: float(x) for run, x in zip(self.group.tasks[task], scores, strict=True)}
+            for task, scores in zip(self.c.steps, self.final, strict=True)
         ]
 
     @cached_property
@@ -601,13 +603,6 @@ def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
 def _is_control(run: Run) -> bool:
     """Whether the task of a run is one of DeepMind Control."""
     return ":" not in str(run.settings.get("env.name", ":"))
-
-
-def _called(label: str, groups: Sequence[Group]) -> Group:
-    """The group with this label."""
-    if label not in (named := {g.label: g for g in groups}):
-        raise SettingsError(f"no group is called {label!r}{nearest(label, named)}")
-    return named[label]
 
 
 def _finite(scores: Sequence[Array]) -> list[Array]:

@@ -169,12 +169,11 @@ class Probe(nn.Module):
         of_units = f"its call cannot be followed: {self._unknown}" if self._unknown else self.not_looked_into
         of_units = of_units or "no layer with an activation behind it was found"
         large = f"weights of more than {LARGEST:,} elements have no gradients of single examples"
-        of_gradients = large if with_loss else "it needs a loss"
-        of_kind = {OfFeatures: of_units, OfGradients: of_gradients}
-        reasons = {name: of_kind[type(m)] for name, m in METRICS.items() if type(m) in of_kind}
+        of_kind = {OfFeatures: of_units, OfGradients: large if with_loss else "it needs a loss", OfWeights: ""}
+        reasons = {name: of_kind[type(metric)] for name, metric in METRICS.items()}
         reasons["saturated"] = of_units if not self.units else "no tanh, sigmoid, softsign or hardsigmoid was found"
-        reasons["gradient_dormant"] = of_gradients if not with_loss else of_units
-        return {name: reason for name, reason in reasons.items() if name not in values}
+        reasons["gradient_dormant"] = of_units if with_loss else "it needs a loss"
+        return {name: reason for name, reason in reasons.items() if reason and name not in values}
 
     @torch.no_grad()
     def measure(

@@ -30,13 +30,9 @@ def _intervention(name: str, **settings: object) -> Repair:
     return repair
 
 
-def _attached(name: str, coef: float) -> Repair:
-    """A regularizer that acts while the copy learns."""
-
-    def repair(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
-        changed.attach = partial(attach, name, coef=coef, example=inputs)
-
-    return repair
+def with_spectral(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
+    """Let a regularizer act while the copy learns."""
+    changed.attach = partial(attach, "spectral", coef=1e-3, example=inputs)
 
 
 def with_layer_norm(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
@@ -67,7 +63,7 @@ REMEDIES: dict[str, Repair] = {
     "redo": _intervention("redo"),
     "head": _intervention("head"),
     "shrink_perturb": _intervention("shrink_perturb", coef=0.5, init="fresh"),
-    "spectral attached": _attached("spectral", 1e-3),
+    "spectral attached": with_spectral,
 }
 """Remedies by name: `INTERVENTIONS` that can be tried at once, a change of the network itself, a regularizer."""
 

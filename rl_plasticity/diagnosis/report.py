@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Self
 
+import numpy as np
+
+from rl_plasticity.metrics import statistics
+
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
 LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 LONGER = "in a longer trial"  # your network
-
-# Student's t at 0.975 for 1, 2, ... degrees of freedom; for more than these the last one makes the interval a bit wide.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145)
 
 
 class Estimate(NamedTuple):
@@ -25,11 +26,8 @@ class Estimate(NamedTuple):
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
         """The estimate from two values or more."""
-        n = len(values)
-        mean = sum(values) / n
-        t = STUDENT[min(n - 1, len(STUDENT)) - 1]
-        half = t * math.dist(values, [mean] * n) / math.sqrt(n * (n - 1))
-        return cls(mean, mean - half, mean + half)
+        of_one = [np.array(values)]
+        return cls(float(statistics.mean(of_one)), *statistics.student_interval(of_one))
 
     def __str__(self) -> str:
         return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"

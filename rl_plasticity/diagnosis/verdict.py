@@ -115,8 +115,6 @@ def diagnose(
     subject = _subject(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
-    if loss is not None and not callable(loss):
-        raise SettingsError(f"loss must be a function, got {type(loss).__name__}")
     if batches is None:
         source = TaskSource.of_inputs(inputs, subject.runs, loss, targets)
     elif inputs is not None or targets is not None:
@@ -143,8 +141,6 @@ def _subject(
         make, net = make or subject_of(net).fresh, net.net
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}")
-    if isinstance(make, nn.Module):
-        raise SettingsError(f"make= must be a function that returns a new network, got a {type(make).__name__}")
     inner = unwrapped(net)
     if not any(True for _ in inner.parameters()):
         raise SettingsError("nothing can be learned: the network has no parameters")

@@ -15,7 +15,6 @@ from rl_plasticity.metrics.features import (
 from rl_plasticity.metrics.gradients import (
     effective_learning_rate,
     gradient_dormant_fraction,
-    gradient_norm,
     gradient_spectrum,
 )
 from rl_plasticity.metrics.measured import METRICS, Direction, OfFeatures, OfGradients, OfWeights
@@ -46,7 +45,6 @@ __all__ = [
     "feature_norm",
     "frobenius_norm",
     "gradient_dormant_fraction",
-    "gradient_norm",
     "gradient_spectrum",
     "largest_sigma1",
     "moved_fraction",

@@ -1,8 +1,7 @@
 """Measures of gradients, ``-> [*runs]``, and the spectrum of per-example gradients, ``-> [*runs, n]``."""
 
 import copy
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.features import dormant_fraction
-from rl_plasticity.metrics.weights import weight_norm
-
-
-def gradient_norm(gradients: Iterable[Tensor], runs: tuple[int, ...] = ()) -> Tensor:
-    """The Euclidean norm of all gradients of each run together, sqrt(sum g^2), ``[*runs]``."""
-    return weight_norm(gradients, runs)
 
 
 def effective_learning_rate(gradient_norm: Tensor, weight_norm: Tensor) -> Tensor:
@@ -79,15 +73,12 @@ def gradient_spectrum(
         chunk: the number of examples at a time.
 
     Raises:
-        ValueError: a name that no parameter has (the nearest one is named), or a chunk below 1.
+        ValueError: a name that no parameter has (the nearest one is named).
     """
     parameters = {name: p.detach() for name, p in net.named_parameters(remove_duplicate=False)}
     for name in names:
         if name not in parameters:
-            near = difflib.get_close_matches(name, parameters, n=1)
-            raise ValueError(f"no parameter is called {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
+            raise ValueError(f"no parameter is called {name!r}{nearest(name, parameters)}")
     named = dict(named or {})
     k, n = len(runs), [*inputs, *named.values()][0].shape[len(runs)]
     chosen = {name: parameters[name] for name in names}

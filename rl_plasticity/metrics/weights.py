@@ -13,7 +13,7 @@ from rl_plasticity.metrics.spectra import singular_values
 
 @torch.no_grad()
 def weight_norm(parameters: Iterable[Tensor], runs: tuple[int, ...] = ()) -> Tensor:
-    """The Euclidean norm of all parameters of each run together, sqrt(sum p^2), ``[*runs]``."""
+    """The Euclidean norm of all parameters, or gradients, of each run together, sqrt(sum p^2), ``[*runs]``."""
     squares = [p.reshape(*runs, -1).square().sum(-1) for p in parameters]
     return torch.stack(squares).sum(0).sqrt()
 

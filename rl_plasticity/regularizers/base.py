@@ -1,6 +1,7 @@
 """The base class of all regularizers, and a chain of several."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -322,7 +323,8 @@ class Regularizer(nn.Module):
             self._require_plain(layers)
         if layers:
             self._check_bare(net, layers, least_axes)
-        self.names = [*dict.fromkeys(name for part in parts for name in _names_of(part))]
+        names = ([part] if isinstance(part, str) else part.parameter_names for part in parts)
+        self.names = [*dict.fromkeys(itertools.chain(*names))]
         for name, value in self._captured(net).items():
             self.register_buffer(name, value.detach().clone())
         if self.projects and self.keeps_rounding:
@@ -331,7 +333,11 @@ class Regularizer(nn.Module):
     def _captured(self, net: nn.Module) -> dict[str, Tensor]:
         """What `capture` returns for all parts, by the names of the buffers that keep it."""
         of_parts = [(part, self.capture(part, net)) for part in self.acts_on]
-        return {_key(kind, _owner(part)): value for part, captured in of_parts for kind, value in captured.items()}
+        return {
+            _key(kind, part if isinstance(part, str) else part.key): value
+            for part, captured in of_parts
+            for kind, value in captured.items()
+        }
 
     def _acts_every(self, updates: int) -> None:
         """Count the updates in the buffer ``updates``; `project` is due in every `updates`-th one."""
@@ -435,17 +441,14 @@ class Regularizer(nn.Module):
         Raises:
             RuntimeError: a parameter was frozen when the regularizer was made and is not frozen now.
         """
-        self._check_frozen(net)
+        for name in self.frozen:
+            if is_trained(net, name):
+                raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
         return [
             part.trained(net) if isinstance(part, Layer) else part
             for part in self.acts_on
             if isinstance(part, Layer) or is_trained(net, part)
         ]
-
-    def _check_frozen(self, net: nn.Module) -> None:
-        for name in self.frozen:
-            if is_trained(net, name):
-                raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
 
     def _count_(self) -> Tensor:
         """Count one update and return the runs ``[*runs]`` in which the projection is due."""
@@ -610,15 +613,6 @@ def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
 
 def _key(kind: str, parameter: str) -> str:
     return f"{kind}/{parameter.replace('.', '/')}"
-
-
-def _owner(part: Layer | str) -> str:
-    """The name of the parameter that a part's captured values belong to."""
-    return part if isinstance(part, str) else part.key
-
-
-def _names_of(part: Layer | str) -> list[str]:
-    return [part] if isinstance(part, str) else part.parameter_names
 
 
 def _among(runs: Tensor | None, part: RunSlice) -> Tensor | None:

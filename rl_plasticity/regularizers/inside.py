@@ -113,8 +113,11 @@ class Inside:
             if module.training != its.training:
                 module.training = its.training
             if not torch.compiler.is_compiling():
-                plain = {name: value for name, value in its.__dict__.items() if _is_plain(name, value)}
-                module.__dict__.update(plain)
+                # A module's settings, but not what torch or the network's code keeps in it.
+                plain = {
+                    k: v for k, v in its.__dict__.items() if isinstance(v, bool | int | float | str | tuple | None)
+                }
+                module.__dict__.update({name: value for name, value in plain.items() if not name.startswith("_")})
                 for kind, own in hooks.items():
                     module.__dict__[kind] = OrderedDict([*its.__dict__[kind].items(), *own])
         self.values = {name: [] for name in self.names}
@@ -138,11 +141,6 @@ def _in_checkpoint() -> bool:
     while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
         frame = frame.f_back
     return frame is not None
-
-
-def _is_plain(name: str, value: object) -> bool:
-    """Whether an attribute is a module's setting, rather than state kept by torch or by the network's code."""
-    return not name.startswith("_") and isinstance(value, bool | int | float | str | tuple | None)
 
 
 def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> Any:

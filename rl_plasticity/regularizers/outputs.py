@@ -241,9 +241,7 @@ def returned(net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | Non
     axes = len(runs_of(net))
     found = [tensor for tensor in tensors_in(output) if tensor.is_floating_point() and tensor.ndim > axes]
     if not found:
-        raise ValueError(f"{type(inner).__name__} returns no tensor of numbers for each example, but {_kind(output)}")
+        raise ValueError(
+            f"{type(inner).__name__} returns no tensor of numbers for each example, but a {type(output).__name__}"
+        )
     return found
-
-
-def _kind(output: object) -> str:
-    return f"{[*output.shape]} {output.dtype}" if isinstance(output, Tensor) else f"a {type(output).__name__}"

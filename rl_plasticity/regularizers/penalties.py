@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import warn
+from rl_plasticity.errors import in_short, warn
 from rl_plasticity.regularizers.base import Of, Regularizer, Strength
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure.layer import Layer, lookup, per_run, wide
@@ -159,8 +159,8 @@ class EWC(Regularizer):
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         if not any(name in gradients for name in self.names):
             raise RuntimeError(
-                f"ewc was given the gradient of no parameter of its network: it needs {self.names[0]!r} and so on, got "
-                f"{', '.join(map(repr, list(gradients)[:2])) or 'nothing'}"
+                f"ewc was given the gradient of no parameter of its network, {self.names[0]!r} and so on: got "
+                f"{in_short(map(repr, gradients)) or 'nothing'}"
             )
         for name in self._now(net):
             if name not in gradients:
@@ -212,10 +212,9 @@ class Spectral(Regularizer):
         self._act_on(net, self.layers, least_axes=0)
         self.k = k
         generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
-        sigmas: dict[str, float] = {}  # sigma1 of embedding tables, by weight name
         for layer in self.layers:
             matrix = layer.matrix(net)
-            if layer.weight_name is None or matrix is None:
+            if matrix is None:
                 continue
             matrix = wide(matrix).detach()
             out, fan_in = matrix.shape[-2:]
@@ -226,25 +225,13 @@ class Spectral(Regularizer):
             self._remember("v", layer.key, _unit(v, v))
             for _ in range(warmup):
                 self._sigma1_(layer.key, matrix)
-            sigma1 = self._converge(layer.key, matrix)
-            if layer.role == "embedding":
-                sigmas[layer.weight_name] = float(sigma1.max())
-        self._warn_of_heavy_tables(sigmas)
-
-    def _warn_of_heavy_tables(self, sigmas: Mapping[str, float]) -> None:
-        """Warn where the term of a table outweighs a loss of 1.
-
-        torch initializes tables with unit variance, so their sigma1 starts far above 1.
-        """
-        terms = {name: float(self.coef.max()) * (sigma1**self.k - 1) ** 2 for name, sigma1 in sigmas.items()}
-        heavy = [name for name, term in terms.items() if term > 1]
-        if heavy:
-            told = ", ".join(f"{terms[name]:.3g} for {name} (sigma1 {sigmas[name]:.3g})" for name in heavy)
-            ignored = ", ".join(f"{name!r}: 'ignore'" for name in heavy)
-            warn(
-                f"spectral starts with a penalty of {told}: sigma1 should be 1, and the penalty may outweigh the loss. "
-                f"Pass roles={{{ignored}}} to leave it out, or start with smaller numbers"
-            )
+            sigma1 = float(self._converge(layer.key, matrix).max())
+            # torch initializes tables with unit variance, so their sigma1 starts far above 1.
+            if layer.role == "embedding" and (term := float(self.coef.max()) * (sigma1**k - 1) ** 2) > 1:
+                warn(
+                    f"spectral starts with a penalty of {term:.3g} for {layer.key} (sigma1 {sigma1:.3g}), which may "
+                    f"outweigh the loss: pass roles={{{layer.key!r}: 'ignore'}}, or start with smaller numbers"
+                )
 
     def _converge(self, key: str, matrix: Tensor) -> Tensor:
         """Iterate each run until 10 more steps change sigma1 by less than 1e-5 of it: an error far below 1e-3."""

@@ -14,7 +14,7 @@ from rl_plasticity.regularizers.inside import Call, Inside, innermost
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenLayer, recyclable, recycled
-from rl_plasticity.structure.layer import Layer, SomeRuns, is_trained, lookup, per_run, wide
+from rl_plasticity.structure.layer import SomeRuns, is_trained, lookup, per_run, wide
 
 
 class ContinualBackprop(Regularizer):
@@ -241,7 +241,7 @@ class _Recycled:
         owner.register_buffer("key", key_of(trained, len(owner.runs)))
         owner._counts("reset_units")
         for unit in self.units:
-            matrix, _ = _tensors(unit.incoming, net)
+            matrix = unit.incoming.full_matrix(net)
             bound = math.sqrt(3) * wide(matrix).square().mean((-2, -1)).sqrt()
             owner._remember("bound", unit.incoming.key, bound.to(owner.coef.dtype))
             for norm in unit.norms:
@@ -317,10 +317,10 @@ class _Recycled:
                 return torch.zeros_like(lookup(net, name))
             if name != layer.weight_name:
                 return self.owner._recall("initial", name)
-            matrix, weight = _tensors(layer, net)
+            matrix = layer.full_matrix(net)
             drawn = uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], number[unit], self.owner.updates - 1)
             row = (2 * drawn - 1) * self.owner._recall("bound", layer.key).unsqueeze(-1)
-            return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), weight.shape)
+            return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), lookup(net, name).shape)
 
         new = recycled(net, chosen, fresh)
         for name, (_, value) in new.items():
@@ -328,14 +328,6 @@ class _Recycled:
         for _, mask in chosen:
             self.owner._add_to_count_("reset_units", mask.sum(-1))
         return {name: where for name, (where, _) in new.items()}
-
-
-def _tensors(layer: Layer, net: nn.Module) -> tuple[Tensor, Tensor]:
-    """The matrix and the weight of a linear or convolution layer."""
-    matrix, weight = layer.matrix(net), layer.weight(net)
-    assert matrix is not None
-    assert weight is not None
-    return matrix, weight
 
 
 def _mean_size(activations: Tensor) -> Tensor:
@@ -355,8 +347,7 @@ def _reach(unit: HiddenLayer, net: nn.Module, units: int) -> Tensor:
     """The mean absolute weight with which the next layers read each unit, ``[*runs, units]``."""
     each = []
     for layer in unit.outgoing:
-        matrix, _ = _tensors(layer, net)
         # A unit may be read from several columns: behind a flattened feature map, or by a kernel, one per position.
-        means = wide(matrix).abs().mean(-2)  # [*runs, columns]
+        means = wide(layer.full_matrix(net)).abs().mean(-2)  # [*runs, columns]
         each.append(means.reshape(*means.shape[:-1], units, -1).mean(-1))
     return reduce(torch.add, each)

@@ -128,6 +128,16 @@ class Layer:
             return None if len(core) < 2 else weight.reshape(*self.runs, core[0], -1)
         return self.matrix_of(weight)
 
+    def full_matrix(self, net: nn.Module) -> Tensor:
+        """The `matrix` of a linear or convolution layer."""
+        matrix = self.matrix(net)
+        assert matrix is not None
+        return matrix
+
+    def units(self, net: nn.Module) -> int:
+        """The number of units of a linear or convolution layer."""
+        return self.full_matrix(net).shape[-2]
+
     def matrix_of(self, weight: Tensor) -> Tensor:
         """A tensor like the `weight` of a linear or convolution layer as its `matrix`."""
         k = len(self.runs)
@@ -162,12 +172,10 @@ class Layer:
 
         A linear layer behind a flattened feature map reads each unit, a channel, from several columns.
         """
-        matrix = self.matrix(net)
-        assert self.weight_name is not None
-        assert matrix is not None
+        matrix = self.full_matrix(net)
         each = units.repeat_interleave(matrix.shape[-1] // units.shape[-1], dim=-1)
-        where = self.of_matrix(each.unsqueeze(-2).expand_as(matrix), lookup(net, self.weight_name).shape)
-        return self.weight_name, where
+        where = self.of_matrix(each.unsqueeze(-2).expand_as(matrix), lookup(net, self.key).shape)
+        return self.key, where
 
     def by_group(self, matrix: Tensor) -> Tensor:
         """Its `matrix` as one for each group of a convolution, ``[*runs, groups, out / groups, fan_in]``.
@@ -366,10 +374,8 @@ def sublayers(module: nn.Module, role: Role | None, wanted: Callable[[Tensor], b
     stored = {name: name for name, p in module._parameters.items() if p is not None}
     if parametrize.is_parametrized(module):
         for name, chain in module.parametrizations.items():  # type: ignore[union-attr, operator]
-            with eval_mode(module):  # spectral_norm moves its vectors where a training module's weight is computed
-                shape = getattr(module, name).shape
-            same = [n for n, p in chain._parameters.items() if p.shape == shape]
-            stored |= {name: f"parametrizations.{name}.{(same or [*chain._parameters])[-1]}"}
+            largest = max(chain._parameters, key=lambda key: chain._parameters[key].numel())
+            stored |= {name: f"parametrizations.{name}.{largest}"}
     # Frozen layers have their place, but no tensors.
     left = {name: path if wanted(lookup(module, path)) else None for name, path in stored.items()}
     found: list[Sublayer] = []

@@ -77,6 +77,7 @@ def read(
     if unknown is not None:
         walk = Walk(net, roles, walk.only)
     reached = len(walk.nodes)
+    walk.find_norms()
     walk.correct()
     walk.append_unreached()
     nodes = _with_heads(walk.nodes, reached, heads)

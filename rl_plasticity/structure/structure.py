@@ -229,9 +229,10 @@ class Structure:
         if before is None or not before.is_linear_map:
             return None
         # Pools act on the last axes: positions of a feature map, but the units of a linear layer.
-        if not through <= (ops.POOLS_OF.get(_positions(before, net), set()) | ops.DROPOUTS):
+        axes = lookup(net, before.key).ndim - len(before.runs) - 2 if before.role == "conv" else 0
+        if not through <= ops.POOLS_OF.get(axes, set()) | ops.DROPOUTS:
             return None
-        shape = (*before.runs, _units(before, net))
+        shape = (*before.runs, before.units(net))
         if any(tensor.shape != shape for norm in norms for tensor in norm.tensors(net)):
             return None  # each position has its own gain
         chain = HiddenLayer(before, tuple(norms), activation.name, activation.call, outgoing)
@@ -271,28 +272,13 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
         return False
     weight = layer.weight(net)
     assert weight is not None
-    assert layer.weight_name is not None
-    if layer.weight_name.rpartition(".")[2].startswith("weight_hh"):  # reads the recurrent layer's own state
+    if layer.key.rpartition(".")[2].startswith("weight_hh"):  # reads the recurrent layer's own state
         return False
     k = len(layer.runs)
-    units, columns = _units(incoming, net), weight.shape[k if layer.transposed else k + 1]
+    units, columns = incoming.units(net), weight.shape[k if layer.transposed else k + 1]
     if incoming.role == "conv" and layer.role == "linear":
         return columns % units == 0 and bool(set(layer.through) & ops.FLATTENS)
     return columns == units
-
-
-def _positions(layer: Layer, net: nn.Module) -> int:
-    """The number of position axes in a convolution's output; 0 for a linear layer."""
-    weight = layer.weight(net)
-    assert weight is not None
-    return weight.ndim - len(layer.runs) - 2 if layer.role == "conv" else 0
-
-
-def _units(layer: Layer, net: nn.Module) -> int:
-    """The number of units of a linear or convolution layer."""
-    matrix = layer.matrix(net)
-    assert matrix is not None
-    return matrix.shape[-2]
 
 
 def not_homogeneous(operations: Iterable[str]) -> list[str]:

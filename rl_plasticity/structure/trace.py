@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from rl_plasticity.errors import reason
@@ -42,18 +41,7 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
             in_place = target.endswith("_") and not target.endswith("__")  # add_, not __add__
             if in_place and node.args and isinstance(node.args[0], fx.Node):
                 values[node.args[0]] = value
-    _try_norms(walk)
     return None
-
-
-def _try_norms(walk: Walk) -> None:
-    """Call the modules of bare gains on random numbers, to see whether they normalize."""
-    for gain in [n for n in walk.nodes if n.role == "gain" and not walk.runs]:
-        owner = gain.name.rpartition(".")[0]
-        if not any(True for _ in walk.modules[owner].children()):
-            like = walk.net.get_parameter(gain.name)
-            x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
-            walk.try_norm(owner, shadow(walk.modules[owner]).eval(), (x,), Value())
 
 
 def _graph(net: nn.Module) -> fx.Graph:

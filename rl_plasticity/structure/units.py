@@ -39,9 +39,7 @@ class HiddenLayer:
 
     def number(self, net: nn.Module) -> int:
         """How many they are."""
-        matrix = self.incoming.matrix(net)
-        assert matrix is not None  # of a linear or convolution layer
-        return matrix.shape[-2]
+        return self.incoming.units(net)
 
     def by_unit(self, activation: Tensor, units: int) -> Tensor:
         """An activation as ``[*runs, units, examples and positions]``, of so many units.

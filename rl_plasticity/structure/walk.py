@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.structure import operations as ops
+from rl_plasticity.structure.calling import shadow
 from rl_plasticity.structure.layer import COMPUTED, Layer, Role, Sublayer, kind_of, lookup, role_of, runs_of, sublayers
 
 INPUT = -1  # stands for the network's own inputs among the inputs of a node
@@ -44,14 +45,12 @@ class Value:
         through: the operations since these nodes.
         weight: the parameter, if it is one or a view of one.
         parameters: the bare parameters that it was computed from, without any data.
-        biased: whether a bare bias was added to a layer's output.
     """
 
     sources: frozenset[int] = frozenset()
     through: frozenset[str] = frozenset()
     weight: Weight | None = None
     parameters: frozenset[str] = frozenset()
-    biased: bool = False
 
     @property
     def has_layers(self) -> bool:
@@ -70,7 +69,6 @@ def joined(values: Iterable[Value]) -> Value:
         frozenset().union(*(v.sources for v in values)),
         frozenset().union(*(v.through for v in values)),
         parameters=frozenset().union(*(v.parameters | ({v.weight.name} if v.weight else set()) for v in values)),
-        biased=any(v.biased for v in values),
     )
 
 
@@ -177,8 +175,6 @@ class Walk:
         self.uses: Counter[str] = Counter()  # how many nodes read a parameter
         self.weight_of: dict[int, str] = {}  # what a node reads, its own or another's
         self._placed: set[str] = set()  # the parameters that have a node
-        self._readers: Counter[int] = Counter()  # how many operations read a node's output as it is
-        self._biases: dict[int, str] = {}  # bare parameters that were added right behind a node
         self._joined: dict[str, int] = {}  # bare parameters that were joined to something, and their nodes
 
     def trained(self, parameter: Tensor) -> bool:
@@ -196,7 +192,6 @@ class Walk:
 
     def module(self, prefix: str, data: Value) -> Value:
         """Append the nodes of a module that reads `data`, and of the modules in it; returns the module's output."""
-        self._count_readers([data])
         for name in sorted(data.parameters):  # given to a module among its inputs
             self._place(name, "undecided")
             data = data.after(_bare(name))
@@ -254,16 +249,6 @@ class Walk:
 
     def correct(self) -> None:
         """Correct what later operations have shown to be wrong."""
-        self._count_readers(self.returned)
-        for i, name in self._biases.items():
-            if self._readers[i] > 1:  # something reads the layer's output without it
-                self.nodes[i] = replace(self.nodes[i], bias_name=None)
-                self._placed.discard(name)
-                self._place(name, "undecided")
-                for k, node in enumerate(self.nodes):
-                    if i in node.inputs:
-                        self.nodes[k] = replace(node, through=tuple(sorted({*node.through, _bare(name)})))
-                self.returned = [v.after(_bare(name)) if i in v.sources else v for v in self.returned]
         for name, i in self._joined.items():
             if not any(_bare(name) in node.through for node in self.nodes):  # no layer reads it: a log_std, say
                 self.nodes[i] = replace(self.nodes[i], role="undecided")
@@ -279,10 +264,6 @@ class Walk:
             elif missed:
                 self.module(name, Value())
 
-    def _count_readers(self, values: Iterable[Value]) -> None:
-        as_it_is = [v for v in values if len(v.sources) == 1 and not v.through and not v.biased]
-        self._readers.update(i for v in as_it_is for i in v.sources)
-
     # --- operations -----------------------------------------------------------------------------------------------
 
     def call(self, name: str, operands: Sequence[Value], others: Sequence[Any] = ()) -> Value:
@@ -290,7 +271,6 @@ class Walk:
         if name in ops.MAKERS:
             return Value()
         op = Operation(name, operands[:1] if name in ops.SHAPED else operands, others)
-        self._count_readers(op.operands)
         if op.weights and not op.values:
             return self._of_parameters(op)
         if op.is_constant:
@@ -423,8 +403,7 @@ class Walk:
         elif len(shape) == 1 and len(nodes) == len(data.sources) == 1 and self._is_bias_of(nodes[0], weight, data):
             (i,) = data.sources
             self.nodes[i] = replace(nodes[0], bias_name=self._claim(weight.name))
-            self._biases[i] = weight.name
-            return replace(data, biased=True)
+            return data
         self._place(weight.name, "parameter")
         return data.after("the addition of a bare parameter")
 
@@ -500,19 +479,22 @@ class Walk:
         starts_at_ones = several and not parameter.is_meta and bool((parameter == 1).all())
         return starts_at_ones or given_role(name, self.roles) is not None
 
-    def try_norm(self, prefix: str, module: nn.Module, inputs: Sequence[Any], data: Value) -> None:
-        """Make the bare gain of a module a norm layer if the output does not change with the size of the input."""
-        gains = [i for i, n in enumerate(self.nodes) if n.role == "gain" and n.name.rpartition(".")[0] == prefix]
-        if not gains:
-            return
-        try:
-            with torch.no_grad():
-                once, twice = (module.forward(size * inputs[0], *inputs[1:]) for size in (1, 2))
-            is_norm = bool((twice - once).float().norm() < 0.02 * once.float().norm())
-        except Exception:  # whatever a foreign module raises or returns: then it stays a gain
-            return
-        for i in gains if is_norm else ():
-            self.nodes[i] = replace(self.nodes[i], role="norm", through=tuple(sorted(data.through)))
+    def find_norms(self) -> None:
+        """Make norm layers of the bare gains of modules whose output does not change with the size of random inputs."""
+        for i, node in enumerate(self.nodes):
+            owner = self.modules.get(Weight(node.name).owner)
+            if node.role != "gain" or self.runs or owner is None or owner._modules:
+                continue
+            like = self.net.get_parameter(node.name)
+            x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+            try:
+                with torch.no_grad():
+                    once, twice = (shadow(owner).eval()(size * x) for size in (1, 2))
+                is_norm = bool((twice - once).float().norm() < 0.02 * once.float().norm())
+            except Exception:  # whatever a foreign module raises or returns: then it stays a gain
+                continue
+            if is_norm:
+                self.nodes[i] = replace(node, role="norm", through=())
 
 
 def _bare(name: str) -> str:

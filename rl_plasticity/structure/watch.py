@@ -47,8 +47,6 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
             within = name
             module.register_forward_pre_hook(mode.enter)
             _at_the_end(module, mode.leave, name)
-        elif any(p is not None and p.ndim - len(walk.runs) <= 1 for p in module._parameters.values()):
-            _at_the_end(module, mode.check_norm, name)
     try:
         with random_states_kept(net), torch.set_grad_enabled(gradients), mode:
             mode.ended(called(*args, **kwargs))
@@ -120,13 +118,6 @@ class Watch(TorchFunctionMode):
                 tensors_in(output),
                 lambda: self.walk.module(name, joined(values)) if op is None else self.walk.call(op, values),
             )
-
-    def check_norm(self, name: str, module: nn.Module, inputs: Any, _: Any) -> None:
-        """After a module of bare parameters: whether it is a norm layer."""
-        if not self._inside and inputs[0]:
-            self._inside += 1
-            self.walk.try_norm(name, module, inputs[0], self._values.get(id(inputs[0][0]), Value()))
-            self._inside -= 1
 
     def give(self, tensors: Sequence[Tensor], value: Value) -> None:
         """These tensors come from there."""

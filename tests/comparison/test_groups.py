@@ -34,11 +34,7 @@ def test_runs_that_differ_in_the_seed_and_in_what_changes_no_result_are_one_grou
     [
         ("none", "no method"),
         ("none + periodic", "periodic"),
-        ("none layer_norm=true", "LayerNorm"),
-        ("none + redo layer_norm=true", "LayerNorm + redo"),
-        ("spectral layer_norm=true coef=1e-3", "LayerNorm + spectral coef=1e-3"),
-        ("spectral layer_norm=false", "spectral, no LayerNorm"),
-        ("none (never reset)", "no method (never reset)"),
+        ("none lr=1e-3", "no method lr=1e-3"),
     ],
 )
 def test_figures_name_a_group_in_the_words_of_a_paper(label, name):

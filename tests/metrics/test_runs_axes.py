@@ -27,7 +27,6 @@ CASES = {
     "effective_rank": (lambda m, runs: metrics.effective_rank(singular_values(m)), lambda: [normal(4, 5)]),
     "srank": (lambda m, runs: srank(singular_values(m), 0.3), lambda: [normal(4, 5)]),
     "weight_norm": (lambda a, b, runs: metrics.weight_norm([a, b], runs), lambda: [normal(4, 5), normal(4)]),
-    "gradient_norm": (lambda a, b, runs: metrics.gradient_norm([a, b], runs), lambda: [normal(4, 5), normal(4)]),
     "distance": (lambda a, b, runs: metrics.distance([a], [b], runs), lambda: [normal(4, 5), normal(4, 5)]),
     "sigma1": (lambda m, runs: metrics.sigma1(m), lambda: [normal(4, 5)]),
     "largest_sigma1": (lambda a, b, runs: metrics.largest_sigma1([a, b]), lambda: [normal(4, 5), normal(2, 4)]),
