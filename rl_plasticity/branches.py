@@ -1,6 +1,5 @@
 """Which remedy raises the return: a run goes on from a checkpoint with each of them, and the returns are compared."""
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,8 +51,7 @@ def branch_run(folder: RunFolder, d: Diagnose) -> int:
     for name, s in settings.items():
         _require_same(RunFolder(place / name), s)
     done = [name for name in asked if finished(place / name)]
-    made_before = f"; {len(done)} are made" if done else ""
-    announced = f"{len(asked)} branches from env step {at} to {at + steps}: {', '.join(asked)}{made_before}; in {place}"
+    announced = f"{len(asked)} branches from env step {at} to {at + steps}: {', '.join(asked)}; in {place}"
     print(printable(announced), file=sys.stderr, flush=True)
     made: dict[str, Path] = {}
     for name, arguments in asked.items():
@@ -73,7 +71,6 @@ def branch_run(folder: RunFolder, d: Diagnose) -> int:
     print("\n".join(command_line.fitted(comparison.table())) + f"\n\n{printable(comparison.verdict())}")
     for warning in comparison.warnings:
         print(printable(f"rl_plasticity.diagnose: {warning}"), file=sys.stderr)
-    print(f"the curves: python -m rl_plasticity.compare {shlex.quote(str(place))}", file=sys.stderr)
     return 0 if any(not row.undecided for row in comparison.rows if row.label != AS_IT_IS) else 3
 
 

@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -113,10 +112,7 @@ def compare(
     comparison = summarize(group(runs, mix, leave_out), metric, target, baseline, better)
     comparison = replace(comparison, warnings=[*warnings, *comparison.warnings])
     if place:
-        lists = {"mix": ",".join(mix), "leave_out": ",".join(leave_out)}
-        options = {"out": out, "metric": metric, "target": target, "baseline": baseline, "better": better} | lists
-        given = [f"{name}={value}" for name, value in options.items() if value not in (None, "")]
-        _write(comparison, place, shlex.join(["python", "-m", "rl_plasticity.compare", *map(str, places), *given]))
+        _write(comparison, place)
     return comparison
 
 
@@ -179,10 +175,11 @@ def _is_ours(out: Path) -> bool:
     return page.is_file() and GENERATOR in page.read_text(errors="replace")[:1000]
 
 
-def _write(comparison: "Comparison", out: Path, command: str) -> None:
+def _write(comparison: "Comparison", out: Path) -> None:
     """Write the files, and replace those of an earlier comparison; anything else there stays."""
     from rl_plasticity.comparison.figures import draw
     from rl_plasticity.comparison.report import render
+    from rl_plasticity.runs.provenance import command_line_of_this
 
     with refused(f"write to {out}"):
         figures = []
@@ -196,7 +193,7 @@ def _write(comparison: "Comparison", out: Path, command: str) -> None:
             figures.append((drawn, png.getvalue()))
         write_text(out / "comparison.csv", comparison.to_csv())
         write_text(out / "table.tex", comparison.to_latex())
-        write_text(out / "report.html", render(comparison, figures, command))
+        write_text(out / "report.html", render(comparison, figures, command_line_of_this()))
 
 
 def show(comparison: "Comparison", form: str = "text") -> None:

@@ -37,7 +37,7 @@ from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.diagnosing import unbounded
 from rl_plasticity.training.epochs import cross_entropy, first_images
@@ -166,11 +166,7 @@ class OfAgents:
         self.envs = trained.envs(range(len(self.plan.seeds)))
         self.envs.change = 0
         self._at, self._trained = step, trained
-        try:
-            self._agent = trained.agent(self.envs)
-        except BaseException:
-            self.envs.close()
-            raise
+        self._agent = trained.agent(self.envs)
         self.networks = [*self._agent.learners]
 
     def data_at(self, step: int, is_last: bool) -> Sequence[str]:
@@ -208,16 +204,13 @@ class OfAgents:
     @cached_property
     def _replayed(self) -> Batch:
         """Transitions from the replay buffer of the present checkpoint, `PROBE_SIZE` of each run."""
-        s, seeds, step = self._trained.settings, self.plan.seeds, self._at
+        s, seeds = self._trained.settings, self.plan.seeds
         capacity = min(s.buffer_size, s.total_env_steps)
         sizes = self.envs.obs_dim, self.envs.act_dim
         buffer = ReplayBuffer(len(seeds), capacity, *sizes, self._agent.discount, s.device, self.envs.spaces.levels)
-        try:
-            saved = checkpoint.load(self.folder.checkpoints, step)
-            checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
-        except (ValueError, KeyError) as error:
-            raise SettingsError(f"the replay buffer of step {step} cannot be read: {first_line(error)}") from error
-        drawn = RunStreams([derive(seed, PROBE) for seed in seeds], s.device).uniform(min(PROBE_SIZE, buffer.size))
+        saved = checkpoint.load(self.folder.checkpoints, self._at)
+        checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
+        drawn = RunStreams(derived(seeds, PROBE), s.device).uniform(min(PROBE_SIZE, buffer.size))
         return buffer.sample((drawn * buffer.size).long())
 
 
@@ -253,10 +246,7 @@ class OfTasks:
 
     def trial(self, item: Item) -> tuple[Subject, TaskSource]:
         s, learner, sequence = self.settings, self.parts.learner, self.parts.sequence
-        try:
-            learner.load_state_dict(checkpoint.load(self.folder.checkpoints, item.step, whole=False)["learner"])
-        except (ValueError, KeyError, RuntimeError) as error:
-            raise SettingsError(f"the checkpoint of epoch {item.step} cannot be used: {first_line(error)}") from error
+        learner.load_state_dict(checkpoint.load(self.folder.checkpoints, item.step, whole=False)["learner"])
         last = sequence.num_tasks * s.epochs_per_task - 1
         task = sequence.task(min(item.step, last) // s.epochs_per_task)
         x, y = first_images(task, self.parts.data, LARGE_BANK, learner.runs)
@@ -311,9 +301,8 @@ def _loaded(path: str) -> Any:
 
 def act(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit status."""
-    for argument in arguments:
-        if argument.startswith(("env=", "algorithm=")) or argument.endswith(".zip"):
-            raise SettingsError(f"{shown(argument)} {GONE['model.zip']}")
+    if arguments and arguments[0].endswith(".zip"):
+        raise SettingsError(f"{shown(arguments[0])} {GONE['model.zip']}")
     if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
         make, weights, inputs, *others = arguments
         return of_files(make, weights, inputs, schema.load(Diagnose, others))

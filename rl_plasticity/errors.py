@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any, TypeVar
 
 Made = TypeVar("Made")
@@ -60,16 +59,9 @@ def warn(message: str) -> None:
     )
 
 
-# Pieces that may be a damaged file's megabyte: a quotation, a list, a dict, a long word.
-_PIECE = re.compile(
-    r"""(?<!\w)b?(?P<quote>['"])(?:\\.|(?!(?P=quote))[^\\])*(?:(?P=quote)|$)|\[[^]]*(?:\]|$)|\{[^}]*(?:\}|$)|\S{200,}"""
-)
-
-
 def one_line(message: str) -> str:
-    """`message` for a terminal: one line, with escapes for what is not printable, and only both ends of long pieces."""
-    message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))
-    return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), printable(message)), 2000)
+    """`message` for a terminal: one line, with escapes for what is not printable, and only both ends of a long one."""
+    return _ends(printable(re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))), 2000)
 
 
 def printable(text: str) -> str:
@@ -88,8 +80,6 @@ def closest(name: object, valid: Iterable[str]) -> str | None:
     valid = list(valid)
     close = [v for v in valid if v.rpartition(".")[2] == str(name)]  # the group was forgotten
     close = close or difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
-    lasts = {v.rpartition(".")[2]: v for v in valid}  # it was forgotten, and the rest misspelt
-    close = close or [lasts[last] for last in difflib.get_close_matches(str(name), lasts, n=1)]
     return close[0] if close else None
 
 
@@ -134,11 +124,7 @@ def choose(
         SettingsError: an unknown name or setting; the nearest valid one is named.
     """
     if name not in kinds:
-        hint = _other_kind(what, name)
-        if not hint:
-            own = "" if closest(name, kinds) else "; for one of your own, import its module first"
-            hint = nearest(name, kinds) + own
-        raise SettingsError(f"unknown {what} {name!r}{hint}")
+        raise SettingsError(f"unknown {what} {name!r}{nearest(name, kinds)}")
     kind = kinds[name]
     filled = kind.keywords if isinstance(kind, partial) else {}
     parameters = inspect.signature(kind).parameters.values()
@@ -147,11 +133,3 @@ def choose(
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
     return partial(kind, **settings)
-
-
-def _other_kind(what: str, name: str) -> str:
-    """A hint that the regularizer asked for is an intervention, or the other way round; empty if it is not."""
-    other = {"regularizer": "intervention", "intervention": "regularizer"}.get(what)
-    if other is None or name not in getattr(import_module("rl_plasticity"), f"{other.upper()}S"):
-        return ""
-    return f": it is {'an' if other == 'intervention' else 'a'} {other}, make_{other}({name!r})"

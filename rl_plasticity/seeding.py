@@ -4,7 +4,6 @@
 computes a draw from its place and time.
 """
 
-import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -96,12 +95,6 @@ def uniform_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
         key = _mixed((key + salt * 3) & _WORD)
     words = _mixed((key.unsqueeze(-1) + torch.arange(n, device=key.device)) & _WORD)
     return ((words >> 9).float() + 0.5) * 2.0**-23
-
-
-def normal_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
-    """As `uniform_at`, but standard normal: Box and Muller's sqrt(-2 ln u) cos(2 pi v)."""
-    draws = uniform_at(key, 2 * n, *where)
-    return (-2 * draws[..., :n].log()).sqrt() * (2 * math.pi * draws[..., n:]).cos()
 
 
 def _mixed(word: Word) -> Word:

@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from rl_plasticity import command_line, plugins
+from rl_plasticity.configs.written import parse as parsed
 from rl_plasticity.errors import SettingsError, printable
 from rl_plasticity.runs.folder import find
 from rl_plasticity.runs.state import STATES, Status, at, read
+from rl_plasticity.settings import Declared, Setting
 
 HELP = """python -m rl_plasticity.status FOLDER... [every=SECONDS]
 
@@ -52,13 +54,8 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], float | None]:
     places, options = command_line.places_and_options(arguments, ["every"])
     if "every" not in options:
         return places, None
-    try:
-        every = float(options["every"])
-    except ValueError:
-        every = 0.0
-    if not 0 < every <= YEAR:
-        raise SettingsError(f"every must be a number of seconds above 0, got {options['every']!r} (a year at most)")
-    return places, every
+    _, every = parsed(f"every={options['every']}")
+    return places, Declared(("float",), None, Setting(above=0, most=YEAR)).checked("every", every)
 
 
 def table(statuses: Sequence[Status], now: float) -> list[str]:

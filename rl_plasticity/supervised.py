@@ -5,7 +5,7 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
     command_line.at_once("supervised")
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +21,9 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
 from rl_plasticity.runs.command import Command
-from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.structure.layer import runs_of
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
 from rl_plasticity.training.diagnosing import Diagnosing, require_enough
@@ -40,28 +39,6 @@ from rl_plasticity.training.updates import Chosen, require_applicable
 
 # Keys of the random streams derived from a run's seed.
 NETWORK, TASK, ORDER = range(10, 13)
-
-
-def run(
-    *,
-    on_step: Callable[[Session[Supervised]], object] | None = None,
-    on_update: Callable[[Session[Supervised]], object] | None = None,
-    on_evaluation: Callable[[Session[Supervised]], object] | None = None,
-    **settings: Any,
-) -> RunFolder:
-    """Train from Python: ``run(task="label_flip", reg={"name": "swr", "coef": 1e-3}, out="results/mine")``.
-
-    Args:
-        on_step, on_update, on_evaluation: functions that are called with the session after each epoch, update and
-            evaluation. They can read it (``session.parts["learner"]``, ``session.latest``) and end it
-            (``session.end_early()``).
-        settings: those of the command line.
-
-    Raises:
-        SettingsError: bad input; nothing was written.
-        FaultyRun: the run could not go on.
-    """
-    return command.run(settings, {"on_step": on_step, "on_update": on_update, "on_evaluation": on_evaluation})
 
 
 @dataclass
@@ -91,7 +68,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     """
     data = load(s.data.name, **s.data.settings).to(s.device)
     kind: Any = TASKS[s.task.name]
-    sequence = kind(data, [derive(n, TASK) for n in plan.seeds], s.num_tasks, **s.task.settings)
+    sequence = kind(data, derived(plan.seeds, TASK), s.num_tasks, **s.task.settings)
     if s.at is not None and s.at >= (total := sequence.num_tasks * s.epochs_per_task):
         raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
     learner = make_learner(s, plan, data, sequence)
@@ -120,7 +97,7 @@ def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) 
     def optimize(network: torch.nn.Module) -> Optimizer:
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
-    made = Learner(make, [derive(n, NETWORK) for n in plan.seeds], plan.regularize, optimize, device=s.device)
+    made = Learner(make, derived(plan.seeds, NETWORK), plan.regularize, optimize, device=s.device)
     if s.precision == "bfloat16" and made.runs:
         read_bfloat16_(made.net, s.bfloat16_from or 1)
     return made
@@ -167,7 +144,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     at = EpochCounts.of(len(session.plan.seeds), s.device)
     total = sequence.num_tasks * s.epochs_per_task
     first = sequence.task(0)  # the network is looked at with its first images, whatever task it is at
-    order = RunStreams([derive(n, ORDER) for n in session.plan.seeds])  # of the images, and of the augmentation
+    order = RunStreams(derived(session.plan.seeds, ORDER))  # of the images, and of the augmentation
     frozen = images, labels = first_images(first, parts.data, PROBE_SIZE, learner.runs)
     diagnosing = Diagnosing(session, {"net": learner}, {"net": (images,)}, {"net": (cross_entropy, labels)})
 
@@ -201,6 +178,7 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
 
 
 command = Command(Supervised, build, train, length, make_trained)
+run = command.run
 
 if __name__ == "__main__":
     command_line.train(command)

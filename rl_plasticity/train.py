@@ -6,9 +6,8 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
     command_line.at_once("train")
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import gymnasium as gym
 import torch
@@ -21,12 +20,11 @@ from rl_plasticity.envs.control import step_limit
 from rl_plasticity.envs.vector import say_if_endless
 from rl_plasticity.errors import FaultyRun, SettingsError
 from rl_plasticity.runs.command import Command
-from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.machine import require_memory
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import derived
 from rl_plasticity.training.acting import (
     AgentProbing,
     AgentUpdates,
@@ -43,27 +41,6 @@ from rl_plasticity.training.diagnosing import require_enough
 from rl_plasticity.training.updates import require_applicable
 
 
-def run(
-    *,
-    on_step: Callable[[Session[Train]], object] | None = None,
-    on_update: Callable[[Session[Train]], object] | None = None,
-    on_evaluation: Callable[[Session[Train]], object] | None = None,
-    **settings: Any,
-) -> RunFolder:
-    """Train from Python: ``run(env="cheetah-run", reg="spectral", total_env_steps=20_000, out="results/mine")``.
-
-    Args:
-        on_step, on_update, on_evaluation: functions that are called with the session after each. They can read it
-            (``session.parts["agent"]``, ``session.latest``) and end it (``session.end_early()``).
-        settings: those of the command line; ``reg={"name": "spectral", "coef": 1e-3}`` for a group with settings.
-
-    Raises:
-        SettingsError: bad input; nothing was written.
-        FaultyRun: the run could not go on.
-    """
-    return command.run(settings, {"on_step": on_step, "on_update": on_update, "on_evaluation": on_evaluation})
-
-
 @dataclass
 class Parts:
     """The objects that the settings choose, for all runs. The loop opens `envs`, whose workers are processes."""
@@ -77,12 +54,12 @@ class Parts:
 
     def open(self, s: Train, plan: Plan) -> Envs:
         """Open the training environments; with worker processes, the evaluation environments move into such too."""
-        change_seeds = [derive(n, CHANGES) for n in plan.seeds]
-        seeds = [derive(n, ENV) for n in plan.seeds]
+        change_seeds = derived(plan.seeds, CHANGES)
+        seeds = derived(plan.seeds, ENV)
         envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **s.env.settings)
         if s.env.workers:
             self.eval_envs.close()
-            evaluation_seeds = [derive(n, EVALUATION) for n in plan.seeds]
+            evaluation_seeds = derived(plan.seeds, EVALUATION)
             self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env.workers)
         return envs
 
@@ -115,7 +92,10 @@ def build(s: Train, plan: Plan) -> Parts:
     buffer = ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
     every = s.env.switch_every_env_steps
     if every and not task_of(s, s.total_env_steps):
-        print(f"no change will come: env.switch_every_env_steps={every}, and {length(s, None)[1]}", file=sys.stderr)
+        print(
+            f"no change will come: env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}",
+            file=sys.stderr,
+        )
     warn_of_what_never_comes(plan, planned_updates(s), task_of(s, s.total_env_steps) + 1)
     return Parts(agent, eval_envs, buffer)
 
@@ -146,7 +126,7 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
         ValueError: they cannot be made or reset.
     """
     try:
-        envs = evaluation_envs(s, [derive(n, EVALUATION) for n in seeds], seeds)
+        envs = evaluation_envs(s, derived(seeds, EVALUATION), seeds)
         envs.seek(0)
         for name, task in zip(s.env.sequence or (s.env.name,), envs.vector.get_attr("tasks")[0], strict=True):
             say_if_endless(name, step_limit(task))
@@ -219,6 +199,7 @@ def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
 
 
 command = Command(Train, build, train, length, make_trained)
+run = command.run
 
 if __name__ == "__main__":
     command_line.train(command)

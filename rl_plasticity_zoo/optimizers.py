@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_plasticity import Setting
 from rl_plasticity.learning.optimizers import Adam, Eps, LearningRate, Optimizer, orthogonalized
-from rl_plasticity.seeding import key_of, normal_at
+from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import checked
 from rl_plasticity.structure import read
 from rl_plasticity.structure.layer import per_run, wide
@@ -174,7 +174,7 @@ def _free_and_noise_(
     scale = torch.where(largest.abs() >= tiny, largest, math.inf) * (1 - decay**step).to(largest.dtype)
     key, found = key_of(parameters, k), []
     for i, (p, u) in enumerate(zip(parameters, uses, strict=True)):
-        noise = normal_at(key, math.prod(p.shape[k:]), i, step.long()).view(p.shape).to(dtype)
+        noise = _normal_at(key, math.prod(p.shape[k:]), i, step.long()).view(p.shape).to(dtype)
         found.append((1 - (wide(u) / per_run(scale, u)).sigmoid().to(dtype), noise))
     return found
 
@@ -346,3 +346,9 @@ class TRAC(Adam):
         terms = (x.abs().clamp(max=self.MOST).unsqueeze(-1).log() * powers + logs).exp()
         value: Tensor = x.sign() * terms.sum(-1) * (2 / math.sqrt(math.pi))
         return value
+
+
+def _normal_at(key: Tensor, n: int, *where: int | Tensor) -> Tensor:
+    """As `uniform_at`, but standard normal: Box and Muller's sqrt(-2 ln u) cos(2 pi v)."""
+    draws = uniform_at(key, 2 * n, *where)
+    return (-2 * draws[..., :n].log()).sqrt() * (2 * math.pi * draws[..., n:]).cos()

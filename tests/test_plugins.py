@@ -407,14 +407,6 @@ def test_a_plug_that_raises_or_is_not_there_ends_the_command_in_one_line(argumen
         assert errors.startswith(f"rl_plasticity.train: plugins: {says}")
 
 
-def test_a_misspelt_plug_names_the_nearest_module_of_the_folder(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_method.py").write_text("")
-    monkeypatch.chdir(tmp_path)
-    status, _, errors = main(monkeypatch, capsys, "plugins=[my_metod]")
-    assert status == 2
-    assert errors.endswith("did you mean 'my_method'?\n")
-
-
 def test_a_plug_cannot_take_the_name_of_another(module):
     text = "from rl_plasticity.regularizers import REGULARIZERS, Regularizer\nclass A(Regularizer): ...\n"
     for name in ("one", "two"):

@@ -165,5 +165,4 @@ def _value(text: str, argument: str) -> Any:
 
 
 def _unreadable(argument: str) -> SettingsError:
-    hint = "; quote a list that has spaces" if "=" in argument else f": {argument.lstrip('-')}=VALUE"
-    return SettingsError(f"cannot read {shown(argument)}: settings are written name=value{hint}")
+    return SettingsError(f"cannot read {shown(argument)}: settings are written name=value; quote a list with spaces")

@@ -35,17 +35,6 @@ CONSTANTS: Mapping[str, Sequence[str]] = {
 }
 
 
-def check_changes(changes: Sequence[str]) -> None:
-    """Check that each kind of change is known.
-
-    Raises:
-        SettingsError: one is not. The message has the nearest name.
-    """
-    for kind in changes:
-        if kind not in KINDS:
-            raise SettingsError(f"unknown env.changes {kind!r}{nearest(kind, KINDS)}")
-
-
 def actions_of(env: gym.Env[Any, Any]) -> gym.spaces.Box | gym.spaces.Discrete:
     """The space of an environment's actions.
 
@@ -111,7 +100,9 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
     ) -> None:
         envs = [env] if isinstance(env, gym.Env) else [*env]
         super().__init__(envs[0])
-        check_changes(changes)
+        for kind in changes:
+            if kind not in KINDS:
+                raise SettingsError(f"unknown env.changes {kind!r}{nearest(kind, KINDS)}")
         if switch_every_env_steps is not None and switch_every_env_steps < 1:
             raise ValueError(f"switch_every_env_steps must be at least 1, got {switch_every_env_steps}")
         self.envs, self.changes, self.seed = envs, changes, seed
@@ -120,13 +111,8 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         for one in envs:
             actions_of(one)
             if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
-                size = gym.spaces.flatdim
-                has = (
-                    f"{_name(e)} has {size(e.observation_space)} observations of {e.observation_space.dtype} and "
-                    f"{size(e.action_space)} actions"
-                    for e in (envs[0], one)
-                )
-                raise ValueError(f"tasks in sequence need the same spaces: {', and '.join(has)}")
+                has = [f"{_name(e)} has {e.observation_space} and {e.action_space}" for e in (envs[0], one)]
+                raise ValueError(f"tasks in sequence need the same spaces: {'; '.join(has)}")
         widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
         self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:

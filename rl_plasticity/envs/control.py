@@ -236,10 +236,7 @@ def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
     check_name(name)
     with _quiet():
         if name.startswith("minatar:"):
-            if extra := [key for key in render if key != "render_mode"]:
-                raise SettingsError(f"{name} takes no {extra[0]}: its pictures have one size and one view")
-            game = MinAtar(name.removeprefix("minatar:"), render.get("render_mode"))
-            return gym.wrappers.TimeLimit(game, TIME_LIMIT)
+            return gym.wrappers.TimeLimit(MinAtar(name.removeprefix("minatar:"), **render), TIME_LIMIT)
         if name.startswith("gym:"):
             made = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
             image = image_of(made.observation_space)

@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
-from rl_plasticity.envs.continual import KINDS, check_changes
+from rl_plasticity.envs.continual import KINDS
 from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
 from rl_plasticity.errors import FaultyRun, SettingsError, reason
 from rl_plasticity.settings import Setting
@@ -95,7 +95,6 @@ class Envs:
             check_name(one)
         if sequence and sequence[0] != name:
             raise SettingsError(f"env={name} is not the first task of env.sequence=[{','.join(sequence)}]")
-        check_changes(changes)
         self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
         every = [*zip(seeds, change_seeds or seeds, strict=True)]
         make = partial(

@@ -109,9 +109,8 @@ def state_of(
     try:
         _fit_(module, saved[name], before, s.reg.name == parent.reg.name)
     except Exception as error:  # the settings do not fit, or a file that is whole holds anything
-        shapes = {n: value for n, value in s.flat.items() if n.startswith(("agent.", "optimizer."))}
-        other = ", ".join(f"{n}={value}" for n, value in shapes.items() if parent.flat.get(n) != value) or s.reg.name
-        raise SettingsError(f"the checkpoint of at={s.at} does not fit {other}: {reason(error)}") from error
+        other = [f"{n}={v}" for n, v in s.flat.items() if "." in n and parent.flat.get(n) != v]
+        raise SettingsError(f"the checkpoint of at={s.at} does not fit {', '.join(other)}: {reason(error)}") from error
     return {**saved, name: module.state_dict()}
 
 

@@ -1,9 +1,8 @@
 """The life of a run around its loop: it is checked, made or resumed, locked, trained and finished."""
 
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -78,13 +77,27 @@ class Command(Generic[S, B]):
         """The name of the command: ``train``."""
         return called(self.kind)
 
-    def run(self, settings: Mapping[str, Any], callbacks: Mapping[str, Any]) -> RunFolder:
-        """Make one run from Python, and return its folder.
+    def run(
+        self,
+        *,
+        on_step: Callable[[Session[S]], object] | None = None,
+        on_update: Callable[[Session[S]], object] | None = None,
+        on_evaluation: Callable[[Session[S]], object] | None = None,
+        **settings: Any,
+    ) -> RunFolder:
+        """Train from Python: ``run(env="cheetah-run", reg="spectral", total_env_steps=20_000, out="results/mine")``.
+
+        Args:
+            on_step, on_update, on_evaluation: functions that are called with the session after each env step or epoch,
+                update and evaluation. They can read it (``session.parts["agent"]`` or ``["learner"]``,
+                ``session.latest``) and end it (``session.end_early()``).
+            settings: those of the command line; ``reg={"name": "spectral", "coef": 1e-3}`` for a group with settings.
 
         Raises:
             SettingsError: bad input; nothing was written.
             FaultyRun: the run could not go on.
         """
+        callbacks = {"on_step": on_step, "on_update": on_update, "on_evaluation": on_evaluation}
         session, built = self.prepare(written.from_python(settings), callbacks)
         self.execute(session, built)
         return session.folder
@@ -108,10 +121,7 @@ class Command(Generic[S, B]):
             try:
                 finished = self.train(session, built)
             except (FaultyRun, OSError) as error:
-                said = str(error)
-                if isinstance(error, OSError):
-                    said = f"{os.fsdecode(error.filename or folder)}: {error.strerror or error}"
-                fault = FaultyRun(f"{said}; {last_checkpoint(folder)}")
+                fault = FaultyRun(f"{error}; {last_checkpoint(folder)}")
                 if session.has_begun:
                     journal.end(f"failed: {fault}")
                 raise fault from error
@@ -152,28 +162,26 @@ class Command(Generic[S, B]):
         _require_free(place)
         parent, saved = None if settings.from_ is None else RunFolder(settings.from_), None
         if parent:
-            with _cannot(f"branch {parent}"):
-                before = branch.parent_settings(self.kind, parent)
-                saved = checkpoint.load(parent.checkpoints, settings.at)
-                require_as_saved(parent, saved)
-        settings, plan, built = self._made(replace(settings, resume=None))
+            before = branch.parent_settings(self.kind, parent)
+            saved = checkpoint.load(parent.checkpoints, settings.at)
+            require_as_saved(parent, saved)
+        settings, plan, built = self._made(replace(settings, resume=None), callbacks)
         with ExitStack() as otherwise:
             otherwise.callback(built.close)
             settings = self._with_periods(replace(settings, out=str(place)), built)
             if parent and saved:
                 saved = branch.state_of(saved, settings, plan, before, partial(self.trained, built))
-                _require_free(place)  # again: another process may have chosen the same one meanwhile
                 with refused(f"write to {place}"):
                     branch.write(place, settings, saved, parent)
             folder = RunFolder(place)
             lock = _locked(folder)
             otherwise.callback(lock.release)
             if not parent:
-                _require_free(place)
+                _require_free(place)  # again: another process may have chosen the same one meanwhile
                 with refused(f"write to {folder}"):
                     folder.write_settings(schema.dump(settings))
             otherwise.pop_all()
-        return Session(settings, folder, plan, saved, lock, _all(callbacks, built)), built
+        return Session(settings, folder, plan, saved, lock, built.callbacks), built
 
     def _resumed(
         self, settings: S, folder: RunFolder, given: Mapping[str, Any], callbacks: Mapping[str, Any] | None
@@ -187,18 +195,17 @@ class Command(Generic[S, B]):
             saved = None
             # A run that was killed before its first checkpoint starts from the beginning.
             if folder.saved_steps or any(row.step for row in folder.last_rows("metrics.csv")):
-                with _cannot("resume"):
-                    saved = checkpoint.load(folder.checkpoints)
-                    then: Any = schema.load_saved(self.kind, saved["settings"])
-                    if different := "; ".join(_differences(then.flat, settings.flat, self.kind)):
-                        raise SettingsError(f"config.yaml is not what the checkpoint was made with: {different}")
-                    require_as_saved(folder, saved)
-            settings, plan, built = self._made(replace(settings, out=str(folder), resume=None))
+                saved = checkpoint.load(folder.checkpoints)
+                then: Any = schema.load_saved(self.kind, saved["settings"])
+                if different := "; ".join(_differences(then.flat, settings.flat, self.kind)):
+                    raise SettingsError(f"config.yaml is not what the checkpoint was made with: {different}")
+                require_as_saved(folder, saved)
+            settings, plan, built = self._made(replace(settings, out=str(folder), resume=None), callbacks)
             # The saved settings get the new length, so that the next start need not give it again.
             is_extended = LENGTH in given
             extended = schema.dump(replace(settings, out=before.out)) if is_extended else None
             otherwise.pop_all()
-        return Session(settings, folder, plan, saved, lock, _all(callbacks, built), extended), built
+        return Session(settings, folder, plan, saved, lock, built.callbacks, extended), built
 
     def _continued(self, settings: S, given: Mapping[str, Any], folder: RunFolder) -> tuple[S, S]:
         """The settings with which the run in `folder` continues, and those that it had."""
@@ -225,7 +232,7 @@ class Command(Generic[S, B]):
         }
         return replace(settings, **periods)
 
-    def _made(self, settings: S) -> tuple[S, Plan, B]:
+    def _made(self, settings: S, callbacks: Mapping[str, Any] | None = None) -> tuple[S, Plan, B]:
         """The settings with every ``auto`` decided that depends on the machine, their plan, and the built parts."""
         try:
             settings = resolved(settings)
@@ -235,7 +242,8 @@ class Command(Generic[S, B]):
             with ExitStack() as otherwise:
                 built = self.build(settings, plan)
                 otherwise.callback(built.close)
-                built.callbacks = {name: kind(settings, built) for name, kind in CALLBACKS.items()}
+                built.callbacks = {"of_this_run": SimpleNamespace(**{n: f for n, f in (callbacks or {}).items() if f})}
+                built.callbacks |= {name: kind(settings, built) for name, kind in CALLBACKS.items()}
                 settings = decided(settings, len(plan.seeds), built.is_stacked, self.length(settings, built)[0])
                 otherwise.pop_all()
         except (ValueError, ImportError, FaultyRun) as error:
@@ -253,12 +261,6 @@ def last_checkpoint(folder: RunFolder) -> str:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-
-
-def _all(of_this_run: Mapping[str, Any] | None, built: Built) -> dict[str, object]:
-    """The functions that were given for this run, as one callback, and those of `CALLBACKS`."""
-    given = {name: function for name, function in (of_this_run or {}).items() if function}
-    return {"of_this_run": SimpleNamespace(**given), **built.callbacks}
 
 
 def _require_free(path: Path) -> None:
@@ -282,15 +284,6 @@ def _locked(folder: RunFolder) -> FileLock:
             entry = last_entry(folder)
             said = f"{folder} is being written by another process; {entry.text if entry else ''}"
             raise SettingsError(said) from None
-
-
-@contextmanager
-def _cannot(act: str) -> Iterator[None]:
-    """A context that begins the message of a SettingsError: ``cannot resume: ...``."""
-    try:
-        yield
-    except SettingsError as error:
-        raise SettingsError(f"cannot {act}: {error}") from error
 
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:

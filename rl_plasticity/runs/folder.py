@@ -12,18 +12,15 @@ from typing import Any, Literal
 
 import yaml
 
-from rl_plasticity.errors import SettingsError, closest, refused
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import read_curves, read_json, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
 
 Kind = Literal["train", "supervised"]
 TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
-# The groups by which the settings of the two commands are told apart.
-GROUPS: dict[Kind, tuple[str, ...]] = {
-    "train": ("env", "reg", "reset"),
-    "supervised": ("task", "net", "reg", "reset"),
-}
+# The group by which the settings of each command are known.
+GROUPS: dict[str, Kind] = {"env": "train", "task": "supervised"}
 
 
 class RunFolder(os.PathLike[str]):
@@ -87,8 +84,8 @@ class RunFolder(os.PathLike[str]):
             SettingsError: as `settings`, or the settings are of neither command.
         """
         settings = self.settings
-        for kind, groups in GROUPS.items():
-            if all(isinstance(settings.get(group), dict) and "name" in settings[group] for group in groups):
+        for group, kind in GROUPS.items():
+            if isinstance(settings.get("reset"), dict) and isinstance(settings.get(group), dict):
                 return kind
         raise SettingsError(f"{self.config} holds no settings of a run of this package")
 
@@ -203,7 +200,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
         path = expanded(place)
         matches = [path] if exists(path) else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not matches:
-            raise no_folder(path)
+            raise SettingsError(f"there is no folder {path}")
         with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else runs_below(match))]
         if not runs:
@@ -211,14 +208,6 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
         for run in runs:
             found.setdefault(run.resolve(), RunFolder(run))
     return [*found.values()]
-
-
-def no_folder(folder: Path) -> SettingsError:
-    """The error about a folder that does not exist, with the nearest one beside it."""
-    close = None
-    with suppress(OSError):
-        close = closest(folder.name, [p.name for p in folder.parent.iterdir() if p.is_dir()])
-    return SettingsError(f"there is no folder {folder}" + (f"; did you mean {folder.parent / close}?" if close else ""))
 
 
 # ------------------------------------------------------------------------------------------------------------------

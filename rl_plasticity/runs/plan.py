@@ -198,16 +198,13 @@ def _interventions(
     if once is not None and all(reset.name == "none" for reset in groups):
         raise SettingsError(f"{ONCE}={once} needs an intervention: reset=NAME")
     interventions: list[tuple[Intervention, list[int] | None]] = []
-    for reset in _each_once(groups):
+    for i, reset in enumerate(groups):
         equal = [j for j, other in enumerate(groups) if other == reset]
+        if reset.name == "none" or equal[0] < i:
+            continue
         runs = [j * seeds + seed for j in equal for seed in range(seeds)]
         made = make_intervention(reset.name, **reset.settings)
         if once is not None:
             made.every_updates, made.every_tasks, made.at_updates = None, None, {once}
         interventions.append((made, None if len(equal) == len(groups) else runs))
     return interventions
-
-
-def _each_once(resets: Sequence[Group]) -> list[Group]:
-    """The different resets in their order, without ``none``."""
-    return [reset for i, reset in enumerate(resets) if reset.name != "none" and reset not in resets[:i]]

@@ -25,7 +25,7 @@ def add_start(folder: RunFolder, device: str) -> None:
     origin["starts"].append(
         {
             "time": time.strftime(TIME),
-            "command": _command(),
+            "command": command_line_of_this(),
             "rl_plasticity": __version__,
             "commit": _commit(),
             "plugins": plugins.loaded,
@@ -51,7 +51,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _command() -> str:
+def command_line_of_this() -> str:
     """The command line of this process, as it can be pasted into a shell."""
     module = getattr(sys.modules["__main__"], "__spec__", None)  # of python -m, and of a sweep's run
     arguments = ["-m", module.name, *sys.argv[1:]] if module else sys.orig_argv[1:]

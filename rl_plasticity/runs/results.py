@@ -15,7 +15,7 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.names import HEADER, MetricName, RunName, file_name
+from rl_plasticity.runs.names import HEADER, MetricName, RunName
 
 END = 1000  # bytes, some ten rows
 
@@ -24,9 +24,8 @@ class Results:
     """Writes rows ``run,step,name,value`` as they come, and the same to TensorBoard.
 
     ``metrics.csv`` is the source of truth: tidy, append-only and without wall-clock times. So a resumed run's file
-    equals an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. TensorBoard also shows the ``mean`` over the
-    seeds, which is derived and therefore in no file. There each of several runs, and each mean, has a folder of its
-    own, so that the curves of one metric share a plot.
+    equals an uninterrupted one's, bit for bit. Rates go to ``timing.csv``. In TensorBoard each of several runs has a
+    folder of its own, so that the curves of one metric share a plot.
 
     Args:
         folder: must exist.
@@ -43,24 +42,19 @@ class Results:
         step: int = 0,
     ) -> None:
         self._texts = [str(name) for name in names]
-        self.groups = [name.group for name in names]  # of runs that differ in the seed
-        several = len(names) > 1
-        self._shown_as = self._texts if several else [""]
-        self._means = {g: f"{g} mean".strip() for g in dict.fromkeys(self.groups) if self.groups.count(g) > 1}
+        self._places = [name.file_name for name in names] if len(names) > 1 else [""]
         self.files: dict[str, IO[str]] = {}
         for path in (folder.metrics_csv, folder.timing_csv):
-            if sizes is not None:
-                os.truncate(path, sizes[path.name])
-            self.files[path.name] = path.open("w+" if sizes is None else "a+", encoding="utf-8", newline="")
             if sizes is None:
-                self.files[path.name].write(f"{HEADER}\n")
-        places = {"": "", **{str(name): name.file_name for name in names if several}}
-        places |= {mean: file_name(mean) for mean in self._means.values()}
+                path.write_text(f"{HEADER}\n")
+            else:
+                os.truncate(path, sizes[path.name])
+            self.files[path.name] = path.open("a+", encoding="utf-8", newline="")
         # Readers forget what an earlier start showed from this step on, because it comes again. Values of the
         # checkpoint's own step were shown before the checkpoint was written.
         start = SessionLog(status=SessionLog.START)
         begins = Event(wall_time=time.time(), step=0 if sizes is None else step + 1, session_log=start)
-        self.boards = {label: EventFileWriter(str(folder.tensorboard / place)) for label, place in places.items()}
+        self.boards = {place: EventFileWriter(str(folder.tensorboard / place)) for place in ("", *self._places)}
         for board in self.boards.values():
             board.add_event(begins)
         self.sync()
@@ -68,17 +62,14 @@ class Results:
     def write(
         self, step: int, values: Mapping[str, torch.Tensor | np.ndarray], where: np.ndarray | None = None
     ) -> None:
-        """Write a row of each metric ``[runs]`` for each run, or each in the mask `where`; show the means too."""
+        """Write a row of each metric ``[runs]`` for each run, or each in the mask `where`."""
         rows: list[str] = []
-        shown: dict[str, dict[str, float]] = {label: {} for label in self.boards}
+        shown: dict[str, dict[str, float]] = {place: {} for place in self._places}
         for name, value in values.items():
-            numbers = {i: float(v) for i, v in enumerate(value) if where is None or where[i]}
-            for i, number in numbers.items():
-                rows.append(f"{self._texts[i]},{step},{name},{number!r}\n")
-                shown[self._shown_as[i]][name] = number
-            for group, mean in self._means.items():
-                if of_group := [number for i, number in numbers.items() if self.groups[i] == group]:
-                    shown[mean][name] = sum(of_group) / len(of_group)
+            for i, number in enumerate(map(float, value)):
+                if where is None or where[i]:
+                    rows.append(f"{self._texts[i]},{step},{name},{number!r}\n")
+                    shown[self._places[i]][name] = number
         self.files["metrics.csv"].write("".join(rows))
         self._show(step, shown)
 
@@ -90,10 +81,10 @@ class Results:
         self.flush()
 
     def _show(self, step: int, shown: Mapping[str, Mapping[str, float]]) -> None:
-        for label, values in shown.items():
+        for place, values in shown.items():
             if values:  # in one event, which takes as long as ten values
                 found = Summary(value=[Summary.Value(tag=tag_of(name), simple_value=v) for name, v in values.items()])
-                self.boards[label].add_event(Event(wall_time=time.time(), step=step, summary=found))
+                self.boards[place].add_event(Event(wall_time=time.time(), step=step, summary=found))
 
     def flush(self) -> None:
         """Hand everything to the operating system; raises OSError if it cannot be written."""

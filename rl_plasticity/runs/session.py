@@ -202,10 +202,8 @@ class Session(Generic[S]):
         """Stop after the current step, and save. For callbacks."""
         self.ended_early = True
 
-    def call(
-        self, name: Literal["on_start", "on_task", "on_update", "on_evaluation", "on_measurement", "on_step"]
-    ) -> None:
-        """Call the method of this name of each callback that has it."""
+    def call(self, name: str) -> None:
+        """Call the method of this name, ``on_step``, of each callback that has it."""
         for callback in self.callbacks.values():
             if method := getattr(callback, name, None):
                 method(self)

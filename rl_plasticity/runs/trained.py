@@ -19,10 +19,10 @@ from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
+from rl_plasticity.runs.folder import RunFolder, runs_below
 from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derive, derived
 from rl_plasticity.step import Spaces
 
 S = TypeVar("S", Train, Supervised)
@@ -38,7 +38,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
         SettingsError: the agent takes discrete actions and these are continuous, or the other way round.
     """
     kind = AGENTS[s.agent.name]
-    seeds = [derive(n, AGENT) for n in plan.seeds]
+    seeds = derived(plan.seeds, AGENT)
     is_discrete = spaces.num_actions is not None
     if getattr(kind, "takes_discrete_actions", False) is not is_discrete:
         needed, fitting = ("discrete", "dqn") if is_discrete else ("continuous", "sac")
@@ -58,7 +58,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
     """Environments for evaluation with these seeds. Their changes are those of the runs with `run_seeds`, on demand."""
     settings = {**s.env.settings, "workers": False, "switch_every_env_steps": None, **given}
-    return Envs(s.env.name, seeds, change_seeds=[derive(n, CHANGES) for n in run_seeds], **settings)
+    return Envs(s.env.name, seeds, change_seeds=derived(run_seeds, CHANGES), **settings)
 
 
 def task_of(s: Train, step: int) -> int:
@@ -192,7 +192,7 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
         SettingsError: there is no such folder, no run of this `kind` in it, or it was made with plugs that are missing.
     """
     if not folder.config.is_file() and not folder.path.is_dir():
-        raise no_folder(folder.path)
+        raise SettingsError(f"there is no folder {folder}")
     if not folder.is_run() and (below := runs_below(folder.path)):
         raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
     if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):

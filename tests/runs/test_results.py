@@ -47,7 +47,7 @@ def events_of(folder):
     return found
 
 
-def test_tensorboard_has_the_same_values_and_each_seed_is_a_run_with_a_mean_where_there_are_several(tmp_path):
+def test_tensorboard_has_the_same_values_and_each_seed_is_a_run_where_there_are_several(tmp_path):
     def written(folder, names, values):
         folder.mkdir()
         results = results_of(folder, names)
@@ -61,11 +61,10 @@ def test_tensorboard_has_the_same_values_and_each_seed_is_a_run_with_a_mean_wher
 
     rates = {".": {"timing/seconds_left": [(10, 3.0)]}}
     seeds = written(tmp_path / "seeds", ["4", "5"], [1.0, 2.0])
-    assert seeds == rates | {"mean": loss(1.5), "seed4": loss(1.0), "seed5": loss(2.0)}
+    assert seeds == rates | {"seed4": loss(1.0), "seed5": loss(2.0)}
     names = ["reg.name=none seed=4", "reg.name=none seed=5", "reg.name=l2 reg.file=a/b seed=4"]
     assert written(tmp_path / "settings", names, [1.0, 2.0, 7.0]) == rates | {
         "reg.name=l2_reg.file=a-b_seed4": loss(7.0),
-        "reg.name=none_mean": loss(1.5),
         "reg.name=none_seed4": loss(1.0),
         "reg.name=none_seed5": loss(2.0),
     }
@@ -91,7 +90,7 @@ def test_a_resumed_run_goes_on_in_tensorboard_s_runs_with_every_point_once(names
     write(results_of(tmp_path, names, sizes, step=10), 20, 30, 40)
     steps = [0, 10, 20, 30, 40]
     found = events_of(tmp_path / "tensorboard")
-    assert len(found) == (1 if len(names) == 1 else 4)
+    assert len(found) == (1 if len(names) == 1 else 3)
     for points in found.values():
         for tag, shown in points.items():
             assert shown == [(step, 3.0 if tag.startswith("timing") else float(step)) for step in steps]
