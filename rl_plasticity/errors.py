@@ -59,9 +59,16 @@ def warn(message: str) -> None:
     )
 
 
+# Pieces that may be a damaged file's megabyte: a quotation, a list, a dict, a long word.
+_PIECE = re.compile(
+    r"""(?<!\w)b?(?P<quote>['"])(?:\\.|(?!(?P=quote))[^\\])*(?:(?P=quote)|$)|\[[^]]*(?:\]|$)|\{[^}]*(?:\}|$)|\S{200,}"""
+)
+
+
 def one_line(message: str) -> str:
-    """`message` for a terminal: one line, with escapes for what is not printable, and only both ends of a long one."""
-    return _ends(printable(re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))), 2000)
+    """`message` for a terminal: one line, with escapes for what is not printable, and only both ends of long pieces."""
+    message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))
+    return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), printable(message)), 2000)
 
 
 def printable(text: str) -> str:

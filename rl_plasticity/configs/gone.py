@@ -24,14 +24,15 @@ def did_nothing(setting: str, value: Any) -> bool:
     return value in DID_NOTHING.get(as_gone(setting), ())
 
 
-def unknown(what: str, name: object, valid: Iterable[str], written: str = "") -> SettingsError:
+def unknown(what: str, name: object, valid: Iterable[str], written: str = "", hint: str = "") -> SettingsError:
     """The error about a name that is not `valid`: what replaces it if it is gone, else the nearest valid one.
 
     Args:
         what: the word for such names: ``setting``.
         written: its key in `GONE`, if that is not the name itself: ``preset=spectral``.
+        hint: more words about an unknown name.
     """
     written = written or str(name)
     if written in GONE:
         return SettingsError(f"{written} {GONE[written]}")
-    return SettingsError(f"unknown {what} {shown(name)}{nearest(name, valid)}")
+    return SettingsError(f"unknown {what} {shown(name)}{nearest(name, valid)}{hint}")
