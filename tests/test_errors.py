@@ -14,7 +14,6 @@ from rl_plasticity import (
     REGULARIZERS,
     TASKS,
     attach,
-    make_intervention,
     make_regularizer,
     measure,
 )
@@ -86,14 +85,6 @@ def test_a_warning_from_within_torch_s_backward_pass_points_at_the_loop():
         loop_that_steps_nothing()
     backward = loop_that_steps_nothing.__code__.co_firstlineno + 4
     assert (said[0].filename, said[0].lineno) == (__file__, backward)
-
-
-def test_a_regularizer_s_maker_names_the_maker_of_an_intervention_and_the_other_way_round():
-    net = plain()
-    for call in (lambda: attach("redo", optimizer_of(net), net), lambda: make_regularizer("redo", net)):
-        refused(call, "'redo'", "make_intervention('redo')")
-    refused(lambda: make_intervention("spectral"), "'spectral'", "make_regularizer('spectral')")
-    assert "make_" not in refused(lambda: make_intervention("reddo"), "'redo'")
 
 
 def test_a_built_in_name_cannot_be_given_to_something_else_by_any_way_to_add_to_a_public_dict():

@@ -106,8 +106,6 @@ NEAREST = {  # what was written, and what was meant
     "reset=periodc": ["reset 'periodc'", "'periodic'"],
     "preset=dmo": ["preset 'dmo'", "'demo'"],
     "+seed=3": ["'+seed'", "'seed'"],
-    "reg=periodic": ["reg 'periodic'", "'reset=periodic'"],
-    "reset=spectral": ["reset 'spectral'", "'reg=spectral'"],
     "reg=spectral reg.coeff=1": ["'reg.coeff'", "'reg.coef'"],
     "lr=1e-3": ["'lr'", "'agent.lr'"],
 }

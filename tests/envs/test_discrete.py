@@ -127,7 +127,7 @@ REFUSED = [
     (lambda: make_env("gym:Blackjak-v1", 0), "gym:Blackjack-v1"),
     (lambda: make_env("minatar:breakuot", 0), "'minatar:breakuot'", "minatar:breakout"),
     (lambda: Control(Many(), 0), "Many has MultiDiscrete"),
-    (lambda: Changing([Cells(), Cells(actions=3)], []), "same spaces", "4 actions", "3 actions"),
+    (lambda: Changing([Cells(), Cells(actions=3)], []), "same spaces", "Discrete(4", "Discrete(3"),
     (lambda: Changing([Cells()], ["observation_shift"]), "observation_shift"),
     (lambda: Changing([gym.make("CartPole-v1")], ["channel_permutation"]), "channel_permutation"),
     (lambda: Envs(STAND, [0], sequence=[STAND, "cheetah-run"]), "24 observations", "17 observations"),
