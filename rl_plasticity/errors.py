@@ -87,6 +87,8 @@ def closest(name: object, valid: Iterable[str]) -> str | None:
     valid = list(valid)
     close = [v for v in valid if v.rpartition(".")[2] == str(name)]  # the group was forgotten
     close = close or difflib.get_close_matches(str(name), valid, n=1, cutoff=0.5)
+    lasts = {v.rpartition(".")[2]: v for v in valid}  # it was forgotten, and the rest misspelt
+    close = close or [lasts[last] for last in difflib.get_close_matches(str(name), lasts, n=1)]
     return close[0] if close else None
 
 
@@ -99,8 +101,8 @@ def nearest(name: object, valid: Iterable[str]) -> str:
 
 def in_short(names: Iterable[object]) -> str:
     """The first three names, and how many more there are."""
-    names = [*map(str, names)]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    every = [*map(str, names)]
+    return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
 
 
 def shown(value: object) -> str:

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from rl_plasticity.errors import SettingsError, first_line, nearest
+from rl_plasticity.errors import SettingsError, closest, first_line, nearest
 from rl_plasticity.settings import Setting
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -164,7 +164,9 @@ def load_one(module: str, asked: str) -> None:
         importlib.import_module(module)
     except Exception as error:  # whatever the module raises
         if isinstance(error, ModuleNotFoundError) and error.name == module:  # and not one that it imports itself
-            raise SettingsError(f"{asked}: there is no module {module!r} in {Path.cwd()} or installed") from error
+            close = closest(module, [path.stem for path in Path.cwd().glob("*.py")])
+            hint = f"; did you mean {close!r}?" if close else ""
+            raise SettingsError(f"{asked}: there is no module {module!r} in {Path.cwd()} or installed{hint}") from error
         raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
     _keep_source(module)
     if module not in loaded:

@@ -201,6 +201,9 @@ def _declared_of(group: str, choice: Any, inner: Any, prefix: str = "") -> dict[
     if group == "env" and not isinstance(choice, str):
         raise SettingsError(f"env must be a word, got {shown(choice)}")
     if group != "env" and not (isinstance(choice, str) and choice in names_of(group)):
+        for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE else ():
+            if choice in names_of(other):
+                raise SettingsError(f"unknown {group} {shown(choice)}; did you mean '{other}={choice}'?")
         own = "" if plugins.loaded else " (plugins=[my_module] loads your own)"
         raise unknown(group, choice, names_of(group), f"{group}={choice}", own)
     return {f"{prefix}.{n}": d for n, d in KINDS[group].settings(choice, inner).items()}

@@ -88,9 +88,11 @@ def trained_by(model: BaseAlgorithm) -> dict[str, Trained]:
     Raises:
         SettingsError: an algorithm of which that is not known.
     """
-    obs, _ = model.policy.obs_to_tensor(model._last_obs)
+    last: Any = model._last_obs
+    obs, _ = model.policy.obs_to_tensor(last)
+    found: dict[str, tuple[Any, object]]
     if isinstance(model, SAC | TD3):  # DDPG is a TD3
-        actions = torch.as_tensor(model.predict(model._last_obs, deterministic=True)[0])
+        actions = torch.as_tensor(model.predict(last, deterministic=True)[0])
         of_actor = {"obs": obs} | ({"deterministic": True} if isinstance(model, SAC) else {})  # gSDE's noise is old
         found = {"actor": (model.actor, of_actor), "critic": (model.critic, {"obs": obs, "actions": actions})}
     elif isinstance(model, DQN):

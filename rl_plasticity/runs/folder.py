@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from rl_plasticity.errors import SettingsError, refused
+from rl_plasticity.errors import SettingsError, closest, refused
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.files import read_curves, read_json, saved_steps, write_text
 from rl_plasticity.runs.names import HEADER, Curve, Row, RunName
@@ -185,6 +185,12 @@ class RunFolder(os.PathLike[str]):
         return [*dict.fromkeys(filter(None, modules))]
 
 
+def no_folder(folder: Path) -> SettingsError:
+    """The error about a folder that does not exist, with the nearest one beside it."""
+    close = closest(folder.name, [path.name for path in folder.absolute().parent.glob("*/")])
+    return SettingsError(f"there is no folder {folder}" + (f"; did you mean {folder.parent / close}?" if close else ""))
+
+
 def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
     """The runs' folders that `places` name, and those below a named folder or a glob; hidden ones are not searched.
 
@@ -200,7 +206,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
         path = expanded(place)
         matches = [path] if exists(path) else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not matches:
-            raise SettingsError(f"there is no folder {path}")
+            raise no_folder(path)
         with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else runs_below(match))]
         if not runs:

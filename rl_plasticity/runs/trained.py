@@ -19,7 +19,7 @@ from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.folder import RunFolder, runs_below
+from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
 from rl_plasticity.runs.machine import device_here, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive, derived
@@ -192,7 +192,7 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
         SettingsError: there is no such folder, no run of this `kind` in it, or it was made with plugs that are missing.
     """
     if not folder.config.is_file() and not folder.path.is_dir():
-        raise SettingsError(f"there is no folder {folder}")
+        raise no_folder(folder)
     if not folder.is_run() and (below := runs_below(folder.path)):
         raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
     if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):
