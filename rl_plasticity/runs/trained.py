@@ -192,7 +192,7 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
         SettingsError: there is no such folder, no run of this `kind` in it, or it was made with plugs that are missing.
     """
     if not folder.config.is_file() and not folder.path.is_dir():
-        raise no_folder(folder)
+        raise no_folder(folder.path)
     if not folder.is_run() and (below := runs_below(folder.path)):
         raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
     if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):
