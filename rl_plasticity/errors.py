@@ -121,6 +121,14 @@ def first_line(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
+def _arguments(kind: Callable[..., object]) -> list[inspect.Parameter]:
+    """The arguments of a class or function, and those of its base class where its constructor ends in ``**``."""
+    own = [*inspect.signature(kind).parameters.values()]
+    if isinstance(kind, type) and kind.__base__ and any(p.kind is p.VAR_KEYWORD for p in own):
+        own += _arguments(kind.__base__)
+    return own
+
+
 def choose(
     kinds: Mapping[str, Callable[..., Made]], name: str, settings: Mapping[str, Any], what: str
 ) -> Callable[..., Made]:
@@ -136,8 +144,7 @@ def choose(
         raise SettingsError(f"unknown {what} {name!r}{nearest(name, kinds)}")
     kind = kinds[name]
     filled = kind.keywords if isinstance(kind, partial) else {}
-    parameters = inspect.signature(kind).parameters.values()
-    valid = [p.name for p in parameters if p.default is not p.empty and p.name not in filled]
+    valid = [p.name for p in _arguments(kind) if p.default is not p.empty and p.name not in filled]
     for key in settings:
         if key not in valid:
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")

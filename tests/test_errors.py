@@ -18,7 +18,7 @@ from rl_plasticity import (
     measure,
 )
 from rl_plasticity.agents import AGENT_NETWORKS
-from rl_plasticity.errors import FaultyRun, SettingsError, one_line
+from rl_plasticity.errors import FaultyRun, SettingsError, choose, one_line
 
 LONG = ["\0" * 100_000, "x" * 100_000, "a b " * 30_000, 'it\'s "that" \x1b[2J ' * 5000, [1, 2] * 50_000, 10**4000]
 LONG += [{"a": "b c " * 9000}, b"\xff\0" * 9000, "\udcff \u202e" * 9000, "[" * 50_000, "'" * 50_000, "a\n" * 9000]
@@ -99,3 +99,16 @@ def test_a_built_in_name_cannot_be_given_to_something_else_by_any_way_to_add_to_
         assert REGULARIZERS["l2"] is ours
     for known in (AGENTS, AGENT_NETWORKS, DATA, INTERVENTIONS, NETWORKS, OPTIMIZERS, TASKS):
         refused(lambda known=known: known.__setitem__(next(iter(known)), object), "built in")
+
+
+def test_a_choice_takes_its_base_class_s_settings_where_its_constructor_passes_them_on():
+    class Base:
+        def __init__(self, net, coef=1.0):
+            self.coef = coef
+
+    class Mine(Base):
+        def __init__(self, net, double=False, **settings):
+            super().__init__(net, **settings)
+
+    assert choose({"mine": Mine}, "mine", {"coef": 3.0, "double": True}, "regularizer")(None).coef == 3.0
+    refused(lambda: choose({"mine": Mine}, "mine", {"coeff": 3.0}, "regularizer"), "'coeff'", "'mine'", "'coef'")

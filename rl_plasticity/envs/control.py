@@ -165,7 +165,8 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
 def step_limit(env: gym.Env[Any, Any]) -> float:
     """The largest number of simulator steps in an episode; infinite without a time limit."""
-    registered = env.spec.max_episode_steps if env.spec else None
+    # As it was registered: the innermost environment's own spec has no limit, because a wrapper keeps it.
+    registered = gym.spec(env.spec.id).max_episode_steps if env.spec and env.spec.id in gym.registry else None
     return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # dm_control's attribute, and MinAtar's
 
 

@@ -47,6 +47,8 @@ def make_regularizer(
     if structure is None and any(given is not None for given in (example, heads, roles, only)):
         structure = read(net, example, heads=heads, roles=roles, only=only)
     kind = make.func  # type: ignore[attr-defined]
+    if not (isinstance(kind, type) and issubclass(kind, Regularizer)):
+        raise SettingsError(f"REGULARIZERS[{name!r}] must be a subclass of Regularizer, got {kind!r}")
     regularizer: Regularizer = kind.__new__(kind)
     regularizer.__dict__["structure"] = structure  # see the base class's constructor
     kind.__init__(regularizer, net, **make.keywords)  # type: ignore[attr-defined]

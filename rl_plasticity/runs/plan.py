@@ -119,7 +119,8 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     """
     seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
     several = [name.group for name in plan.names[:: s.seeds] if name.group]
-    lines = [f"{len(plan.names)} runs: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
+    number = "1 run" if len(plan.names) == 1 else f"{len(plan.names)} runs"
+    lines = [f"{number}: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
     lines.append(f"{updates:.0f} updates of each, in {length}")
     if left_out := presets.leaves_out(called(type(s)), s.preset):
         lines.append(f"{s.preset} here is without {left_out}")
@@ -131,7 +132,8 @@ def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
     length = f"the run has {updates:.0f} updates, {tasks} tasks"
     for intervention, _ in plan.interventions:
         every, every_tasks, once = intervention.every_updates, intervention.every_tasks, intervention.at_updates
-        periods = f"reset.every_updates={every}, reset.every_tasks={every_tasks}, {ONCE}={[*once]}"
+        of = {"reset.every_updates": every, "reset.every_tasks": every_tasks, ONCE: min(once, default=None)}
+        periods = ", ".join(f"{name}={value}" for name, value in of.items() if value is not None)
         left = updates % every if every and every <= updates else None
         if left is None and not (every_tasks and every_tasks < tasks) and not any(n <= updates for n in once):
             print(f"no reset will come: {periods}; {length}", file=sys.stderr)
