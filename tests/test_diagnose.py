@@ -240,7 +240,7 @@ def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
         (["{digits}", "network=critic"], ["critic", "net"]),
         (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
         (["model.zip"], ["model.zip", "0.3", "Stable-Baselines3"]),
-        (["{pendulum}", "algorithm=SAC"], ["algorithm=SAC", "Stable-Baselines3"]),
+        (["{pendulum}", "algorithm=SAC"], ["algorithm", "Stable-Baselines3"]),
     ],
 )
 def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names):
