@@ -179,6 +179,10 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
 
 command = Command(Supervised, build, train, length, make_trained)
 run = command.run
+"""Train from Python, see `Command.run`::
+
+    run(task="label_flip", reg={"name": "swr", "coef": 1e-3}, out="results/mine")
+"""
 
 if __name__ == "__main__":
     command_line.train(command)

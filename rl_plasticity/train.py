@@ -200,6 +200,10 @@ def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:
 
 command = Command(Train, build, train, length, make_trained)
 run = command.run
+"""Train from Python, see `Command.run`::
+
+    run(env="cheetah-run", reg="spectral", total_env_steps=20_000, out="results/mine")
+"""
 
 if __name__ == "__main__":
     command_line.train(command)
