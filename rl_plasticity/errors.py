@@ -121,12 +121,16 @@ def first_line(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
 
 
+def base_of(kind: Callable[..., object]) -> type | None:
+    """The class to which a constructor that ends in ``**`` passes what it does not name; None for any other."""
+    passes_on = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(kind).parameters.values())
+    return kind.__base__ if isinstance(kind, type) and passes_on else None
+
+
 def _arguments(kind: Callable[..., object]) -> list[inspect.Parameter]:
-    """The arguments of a class or function, and those of its base class where its constructor ends in ``**``."""
-    own = [*inspect.signature(kind).parameters.values()]
-    if isinstance(kind, type) and kind.__base__ and any(p.kind is p.VAR_KEYWORD for p in own):
-        own += _arguments(kind.__base__)
-    return own
+    """The arguments of a class or function, and those of the class to which it passes others."""
+    base = base_of(kind)
+    return [*inspect.signature(kind).parameters.values(), *(_arguments(base) if base else [])]
 
 
 def choose(

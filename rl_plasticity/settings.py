@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_args, get_origin, get_type_hints
 
-from rl_plasticity.errors import SettingsError, closest, shown
+from rl_plasticity.errors import SettingsError, base_of, closest, shown
 
 P = ParamSpec("P")
 Kind = str | tuple[Any, ...] | Mapping[str, Any]
@@ -153,11 +153,9 @@ def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str
 def _all_settings_of(make: Callable[..., Any]) -> dict[str, Declared]:
     annotated: Any = make.__init__ if isinstance(make, type) else make  # type: ignore[misc]
     hints = get_type_hints(annotated, include_extras=True)
-    parameters = inspect.signature(make).parameters
-    settings: dict[str, Declared] = {}
-    if isinstance(make, type) and make.__base__ and any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        settings |= _all_settings_of(make.__base__)  # to which it passes what it does not name
-    for name, parameter in parameters.items():
+    base = base_of(make)
+    settings = dict(_all_settings_of(base)) if base else {}
+    for name, parameter in inspect.signature(make).parameters.items():
         if parameter.default is not parameter.empty:
             declared = _declared(hints.get(name), parameter.default)
             if declared is not None:
