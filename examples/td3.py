@@ -40,7 +40,7 @@ class TD3(nn.Module):
     and can be one compiled graph. All runs share one count of updates, which no reset restarts.
 
     Args:
-        regularize: a function from a network to its regularizer, for actor and critic but never for targets.
+        make_regularizer: a function from a network to its regularizer, for actor and critic but never for targets.
     """
 
     losses = ("critic/loss", "actor/loss")
@@ -51,7 +51,7 @@ class TD3(nn.Module):
         obs_dim: int,
         act_dim: int,
         seeds: Sequence[int],
-        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
+        make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         hidden: Annotated[Sequence[int], Setting("widths of the hidden layers", least=1)] = (256, 256),
         layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and ReLU")] = False,
@@ -76,8 +76,8 @@ class TD3(nn.Module):
         )
         make_actor = partial(Actor, (obs_dim, *hidden, act_dim), layer_norm=layer_norm)
         adam = partial(Adam, lr=lr)
-        self.critic = Learner(make_critic, own(0), regularize, adam, device=device)
-        self.actor = Learner(make_actor, own(1), regularize, adam, device=device)
+        self.critic = Learner(make_critic, own(0), make_regularizer, adam, device=device)
+        self.actor = Learner(make_actor, own(1), make_regularizer, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
         self.actor_target = copy.deepcopy(self.actor.net).requires_grad_(False)
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64, device=device))

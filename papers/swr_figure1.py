@@ -60,7 +60,7 @@ def scale_(net: nn.Module, ratio: float, proportional: bool) -> None:
 def learner_of(shape: tuple[int, ...], num_classes: int, seeds: Sequence[int]) -> Learner:
     """An untrained CNN with Adam."""
     adam, cnn = OPTIMIZERS["adam"], NETWORKS["cnn"]
-    return Learner(lambda s: cnn(shape, num_classes, s), seeds, optimize=lambda net: adam(net, lr=1e-3))
+    return Learner(lambda s: cnn(shape, num_classes, s), seeds, make_optimizer=lambda net: adam(net, lr=1e-3))
 
 
 def train(learner: Learner, task: Task, data: Data, order: RunStreams, epochs: int, batch_size: int) -> Tensor:

@@ -134,12 +134,17 @@ def _arguments(kind: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 def choose(
-    kinds: Mapping[str, Callable[..., Made]], name: str, settings: Mapping[str, Any], what: str
+    kinds: Mapping[str, Callable[..., Made]],
+    name: str,
+    settings: Mapping[str, Any],
+    what: str,
+    owner: type | None = None,
 ) -> Callable[..., Made]:
     """The one of `kinds` called `name` with its settings filled in; call it with the other arguments.
 
     Args:
         what: the word for one of the kinds in messages: ``regularizer``.
+        owner: the class that was given these settings beside its own, which may be meant too.
 
     Raises:
         SettingsError: an unknown name or setting; the nearest valid one is named.
@@ -151,5 +156,6 @@ def choose(
     valid = [p.name for p in _arguments(kind) if p.default is not p.empty and p.name not in filled]
     for key in settings:
         if key not in valid:
+            valid += [p.name for p in _arguments(owner)] if owner else []
             raise SettingsError(f"unknown setting {key!r} of {what} {name!r}{nearest(key, valid)}")
     return partial(kind, **settings)

@@ -94,10 +94,10 @@ def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) 
             return made
         return made.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def optimize(network: torch.nn.Module) -> Optimizer:
+    def make_optimizer(network: torch.nn.Module) -> Optimizer:
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
-    made = Learner(make, derived(plan.seeds, NETWORK), plan.regularize, optimize, device=s.device)
+    made = Learner(make, derived(plan.seeds, NETWORK), plan.make_regularizer, make_optimizer, device=s.device)
     if s.precision == "bfloat16" and made.runs:
         read_bfloat16_(made.net, s.bfloat16_from or 1)
     return made

@@ -123,7 +123,7 @@ class LaterSAC(SAC):
         obs_dim: int,
         act_dim: int,
         seeds: Sequence[int],
-        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
+        make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         normalize_obs: Annotated[
             bool | None, Setting("observations by running statistics; null: with simba and hypersphere")
@@ -178,7 +178,9 @@ class LaterSAC(SAC):
         self.learns_log_alpha, self.is_categorical = temperature_loss == "log_alpha", critic == "categorical"
         self.bins, self.normalize_obs, self.log_std = bins if self.is_categorical else 1, normalize_obs, log_std
         entropy = entropy_target(target_entropy, act_dim, target_sigma)
-        super().__init__(obs_dim, act_dim, seeds, regularize, lr=lr, target_entropy=entropy, device=device, **of_sac)
+        super().__init__(
+            obs_dim, act_dim, seeds, make_regularizer, lr=lr, target_entropy=entropy, device=device, **of_sac
+        )
         critics = cast(Critic, self.critic.net).critics
         num_critics, self.joins_batches = len(critics), getattr(critics[0], "has_batch_norm", False)
         if target_critics is not None and target_critics > num_critics:

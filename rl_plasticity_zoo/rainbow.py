@@ -36,7 +36,7 @@ class Rainbow(DQN):
         obs_shape: Sequence[int],
         num_actions: int,
         seeds: Sequence[int],
-        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
+        make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         dueling: Annotated[bool, Setting("outputs for the value of the state and for advantages")] = False,
         atoms: Annotated[int, Setting("atoms of the return's distribution (C51: 51); 1: its mean only", least=1)] = 1,
@@ -47,7 +47,7 @@ class Rainbow(DQN):
     ) -> None:
         if not least_return < greatest_return:
             raise SettingsError(f"least_return={least_return:g} must be below greatest_return={greatest_return:g}")
-        super().__init__(obs_shape, (num_actions + dueling) * atoms, seeds, regularize, device=device, **of_dqn)
+        super().__init__(obs_shape, (num_actions + dueling) * atoms, seeds, make_regularizer, device=device, **of_dqn)
         self.num_actions, self.atoms, self.dueling = num_actions, atoms, dueling
         self.register_buffer("support", torch.linspace(least_return, greatest_return, atoms, device=device))
 

@@ -281,13 +281,13 @@ def agent_of(preset: str, obs_shape: tuple[int, ...], act_dim: int, *changes: st
     from rl_plasticity.configs.schema import load
 
     s = load(Train, [f"preset={preset}", *changes])
-    regularize = partial(make_regularizer, s.reg.name, **s.reg.settings)
+    of_net = partial(make_regularizer, s.reg.name, **s.reg.settings)
     settings = dict(s.agent.settings)
     if settings.get("lr_end"):
         settings["lr_decay_updates"] = 1_000_000
     kind = AGENTS[s.agent.name]
     obs = obs_shape if getattr(kind, "takes_discrete_actions", False) else math.prod(obs_shape)
-    return kind(obs, act_dim, [0], regularize, **settings, device=device), s.batch_size
+    return kind(obs, act_dim, [0], of_net, **settings, device=device), s.batch_size
 
 
 def of_agents(o: Options) -> None:

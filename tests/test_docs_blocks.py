@@ -248,7 +248,7 @@ PYTHON: dict[str, list[Block]] = {
         Block(
             "make_intervention(",
             before=A_LOOP + "from functools import partial; from rl_plasticity import make_regularizer\n"
-            "regularize = partial(make_regularizer, 'l2_init')\nregularizer = regularize(net)",
+            "make_like_it = partial(make_regularizer, 'l2_init')\nregularizer = make_like_it(net)",
         ),
     ],
     "vectors.md": [

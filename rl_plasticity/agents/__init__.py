@@ -11,7 +11,7 @@ from rl_plasticity.plugins import Choices
 from rl_plasticity.step import Step
 
 AGENTS: Choices[Callable[..., Agent]] = Choices("AGENTS", {"sac": SAC, "dqn": DQN})
-"""What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)``.
+"""What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, make_regularizer, device=..., **settings)``.
 
 A kind with ``takes_discrete_actions = True`` is called with obs_shape and num_actions in place of the first two.
 """

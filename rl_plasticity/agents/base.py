@@ -17,10 +17,10 @@ class Agent(Restartable, Protocol):
     """What `rl_plasticity.train`, `evaluate` and `watch` need of an agent: that of all runs, in one module.
 
     Every tensor has a leading axis ``[runs, ...]``, and no run influences another. A class of agents is called as
-    ``kind(obs_dim, act_dim, seeds, regularize, device=..., **settings)`` and stands in `AGENTS` by its name; its other
-    arguments are its settings. `regularize` makes a network's regularizer; a seed makes a run's weights and draws. The
-    state, random streams included, is in ``state_dict``. `learners`, `followers` and `restart_` are for interventions.
-    ``examples/td3.py`` is one.
+    ``kind(obs_dim, act_dim, seeds, make_regularizer, device=..., **settings)`` and stands in `AGENTS` by its name; its
+    other arguments are its settings. `make_regularizer` is called with each network; a seed makes a run's weights and
+    draws. The state, random streams included, is in ``state_dict``. `learners`, `followers` and `restart_` are for
+    interventions. ``examples/td3.py`` is one.
 
     A class may have these members too:
 

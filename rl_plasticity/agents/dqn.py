@@ -45,7 +45,7 @@ class DQN(nn.Module):
         obs_shape: shape of an observation, (channels, height, width) of an image. The agent gets it flat.
         num_actions: number of actions.
         seeds: one seed for each run.
-        regularize: makes the regularizer of the network; never called for the target network.
+        make_regularizer: makes the regularizer of the network; never called for the target network.
         network: a name in `AGENT_NETWORKS`.
         of_network: settings of that network.
 
@@ -65,7 +65,7 @@ class DQN(nn.Module):
         obs_shape: Sequence[int],
         num_actions: int,
         seeds: Sequence[int],
-        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
+        make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         network: Annotated[str, Setting("kind of network")] = "mlp",
         double: Annotated[bool, Setting("the network chooses the next action, the target network values it")] = True,
@@ -89,15 +89,15 @@ class DQN(nn.Module):
         self.num_actions, self.is_double, self.loss = num_actions, double, loss
         self.num_steps, self.discount, self.target_every_updates = num_steps, discount, target_every_updates
         self.epsilon_range, self.epsilon_env_steps = (epsilon_start, epsilon_end), epsilon_env_steps
-        make = choose(AGENT_NETWORKS, network, of_network, "network")
+        make = choose(AGENT_NETWORKS, network, of_network, "network", type(self))
         check(AGENT_NETWORKS[network], of_network)
         inputs = obs_shape if getattr(AGENT_NETWORKS[network], "takes_images", False) else math.prod(obs_shape)
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:
             return make(inputs, num_actions, seeds, "critic")
 
-        optimize = partial(_OPTIMIZERS[optimizer], lr=lr)
-        self.critic = Learner(make_critic, derived(seeds, 0), regularize, optimize, device=device)
+        make_optimizer = partial(_OPTIMIZERS[optimizer], lr=lr)
+        self.critic = Learner(make_critic, derived(seeds, 0), make_regularizer, make_optimizer, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)
         self.streams = RunStreams(derived(seeds, 1), device)
         for count in ("env_steps", "updates"):

@@ -116,7 +116,8 @@ class SAC(nn.Module):
     Args:
         obs_dim, act_dim: sizes of observations and actions. Actions are in [-1, 1].
         seeds: one seed for each run.
-        regularize: makes the regularizer of a network; called for actor and critic, never for target or temperature.
+        make_regularizer: makes the regularizer of a network; called for actor and critic, never for target or
+            temperature.
         network: a name in `AGENT_NETWORKS`.
         of_network: settings of that network.
 
@@ -132,7 +133,7 @@ class SAC(nn.Module):
         obs_dim: int,
         act_dim: int,
         seeds: Sequence[int],
-        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
+        make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         network: Annotated[str, Setting("kind of network of actor and critics")] = "mlp",
         num_critics: Annotated[int, Setting("number of critics; 2: clipped double Q", least=1, most=100)] = 1,
@@ -150,7 +151,7 @@ class SAC(nn.Module):
         super().__init__()
         self.act_dim, self.tau, self.discount = act_dim, tau, discount
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
-        make = choose(AGENT_NETWORKS, network, of_network, "network")
+        make = choose(AGENT_NETWORKS, network, of_network, "network", type(self))
         check(AGENT_NETWORKS[network], of_network)
         if (needed := getattr(AGENT_NETWORKS[network], "needs", "")) and type(self) is SAC:
             raise SettingsError(f"network={network} needs {needed}")
@@ -159,8 +160,8 @@ class SAC(nn.Module):
             partial(self.make_critic, make, sizes, num_critics),
             partial(self.make_actor, make, sizes, log_std),
         )
-        self.critic = Learner(critics, derived(seeds, 0), regularize, adam, device=device)
-        self.actor = Learner(actors, derived(seeds, 1), regularize, adam, device=device)
+        self.critic = Learner(critics, derived(seeds, 0), make_regularizer, adam, device=device)
+        self.actor = Learner(actors, derived(seeds, 1), make_regularizer, adam, device=device)
         temperatures = lambda seeds: Temperature(init_alpha, len(seeds))  # noqa: E731
         self.temperature = Learner(temperatures, derived(seeds, 2), Unregularized, adam, device=device)
         self.critic_target = copy.deepcopy(self.critic.net).requires_grad_(False)

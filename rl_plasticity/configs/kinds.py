@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
     "env": Kind("", "cheetah-run", ("envs:Envs",), ("render", "change_seeds")),
     "reg": Kind("regularizers:REGULARIZERS", "none"),
     "reset": Kind("interventions:INTERVENTIONS", "none"),
-    "agent": Kind("agents:AGENTS", "sac", (), ("regularize", "device"), ("network", "agents:AGENT_NETWORKS")),
+    "agent": Kind("agents:AGENTS", "sac", (), ("make_regularizer", "device"), ("network", "agents:AGENT_NETWORKS")),
     "task": Kind("tasks:TASKS", "random_labels", given=("num_tasks",)),
     "data": Kind("tasks:DATA", "digits", ("tasks:load",)),
     "net": Kind("networks:NETWORKS", "mlp", ("networks:make_network",)),

@@ -166,8 +166,8 @@ class Intervention:
                 each time. It is moved to the network's devices and dtypes.
             regularizer: for a plain network, its regularizer. Its reference is replaced for the weights that become
                 new.
-            regularize: required with `regularizer`: a function from a network to a regularizer like that one, as a
-                `Learner` has.
+            make_regularizer: required with `regularizer`: a function from a network to a regularizer like that one, as
+                a `Learner` has.
             followers: for a plain network, the networks whose weights track it (targets); they change in the same way.
 
         Returns:

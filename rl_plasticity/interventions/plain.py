@@ -13,6 +13,7 @@ from rl_plasticity.learning.attached import attached_to
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
 from rl_plasticity.regularizers import Regularizer
+from rl_plasticity.settings import checked
 from rl_plasticity.structure.calling import Sharing
 from rl_plasticity.structure.layer import runs_of, unwrapped
 
@@ -24,32 +25,34 @@ class PlainNet:
         net: the network; its parameters change in place, so its optimizers still hold them.
         optimizer: one or several optimizers; ``()`` if it has none.
         make: a function that returns a new network like this one; without it, see `reinitialized`.
-        regularizer, regularize: the network's regularizer, and a function that makes one like it from a new network.
+        regularizer, make_regularizer: the network's regularizer, and a function that makes one like it from a new
+            network.
         followers: networks with the same parameters (targets).
 
     Raises:
         SettingsError: the arguments do not belong together.
     """
 
+    @checked
     def __init__(
         self,
         net: nn.Module,
         optimizer: Optimizers | None = None,
         make: Callable[[], nn.Module] | None = None,
         regularizer: Regularizer | None = None,
-        regularize: Callable[[nn.Module], Regularizer] | None = None,
+        make_regularizer: Callable[[nn.Module], Regularizer] | None = None,
         followers: nn.Module | Sequence[nn.Module] = (),
     ) -> None:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             kind = type(regularizer).__name__
             raise SettingsError(f"regularizer= takes a regularizer, got {kind}; with `attach`, pass handle.regularizer")
-        if (regularizer is None) != (regularize is None):
+        if (regularizer is None) != (make_regularizer is None):
             raise SettingsError(
-                "regularizer= and regularize= go together: regularize is a function from a network to a regularizer "
-                "like that one, as lambda net: make_regularizer('l2_init', net)"
+                "regularizer= and make_regularizer= go together: the latter is a function from a network to a "
+                "regularizer like that one, as lambda net: make_regularizer('l2_init', net)"
             )
         self.net, self.runs, self.make = unwrapped(net), runs_of(net), make
-        self.regularizer, self.regularize = regularizer, regularize
+        self.regularizer, self.make_regularizer = regularizer, make_regularizer
         self.followers = [unwrapped(f) for f in ([followers] if isinstance(followers, nn.Module) else followers)]
         for follower in self.followers:
             _require_alike(self.net, follower, "followers=")
@@ -87,8 +90,8 @@ class PlainNet:
 
     def restart_regularizer_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
         """Restart the regularizer, if there is one, from `fresh`, for the parameters `only`."""
-        if self.regularizer is not None and self.regularize is not None:
-            self.regularizer.restart_from_(self.regularize(fresh), runs, only)
+        if self.regularizer is not None and self.make_regularizer is not None:
+            self.regularizer.restart_from_(self.make_regularizer(fresh), runs, only)
 
     def restart_(self, runs: Tensor | None = None) -> None:
         """Give the network and its followers new weights and buffers, and reset optimizers and regularizer."""
@@ -111,8 +114,8 @@ class PlainNet:
             if regularizer.keeps_reference:
                 warn(
                     f"{type(regularizer).__name__} is attached to this network and keeps what it captured of the old "
-                    "weights: pass regularizer=handle.regularizer and regularize=, a function that makes one like it "
-                    "(lambda net: make_regularizer('l2_init', net))"
+                    "weights: pass regularizer=handle.regularizer and make_regularizer=, a function that makes one "
+                    "like it (lambda net: make_regularizer('l2_init', net))"
                 )
 
 

@@ -1,6 +1,6 @@
 """A network with its optimizer and its regularizer: the one place where weights change."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from rl_plasticity.learning.optimizers import Adam, Optimizer
 from rl_plasticity.regularizers import Regularizer, SoftWeightRescaling, Unregularized
 from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, penalty_of
 from rl_plasticity.seeding import derive
+from rl_plasticity.settings import checked
 from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import runs_of
 
@@ -21,8 +22,8 @@ class Learner(nn.Module):
         make: a function from seeds, one per run, to a new network. Interventions call it again for new weights, so a
             reset run starts exactly as a fresh one does. Global random draws inside it are seeded and then undone.
         seeds: one seed per run.
-        regularize: a function from the network to its regularizer; none by default.
-        optimize: a function from the network to its optimizer; Adam by default.
+        make_regularizer: a function from the network to its regularizer; none by default.
+        make_optimizer: a function from the network to its optimizer; Adam by default.
         device: the device of all tensors. Networks are initialized on the CPU, so their weights are the same on every
             device.
     """
@@ -31,24 +32,25 @@ class Learner(nn.Module):
     draws: Tensor
     origin: Tensor
 
+    @checked
     def __init__(
         self,
         make: Callable[[Sequence[int]], nn.Module],
-        seeds: Sequence[int] = (0,),
-        regularize: Callable[[nn.Module], Regularizer] = Unregularized,
-        optimize: Callable[[nn.Module], Optimizer] = Adam,
+        seeds: Iterable[int] = (0,),
+        make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
+        make_optimizer: Callable[[nn.Module], Optimizer] = Adam,
         *,
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__()
-        self.make, self.seeds, self.regularize = make, list(seeds), regularize
+        self.make, self.seeds, self.make_regularizer = make, list(seeds), make_regularizer
         # The number of initializations each run has drawn, and the index of the one its weights started from.
-        self.register_buffer("draws", torch.ones(len(seeds), dtype=torch.int64))
-        self.register_buffer("origin", torch.zeros(len(seeds), dtype=torch.int64))
-        self.net = self._new([0] * len(seeds)).to(device)
+        self.register_buffer("draws", torch.ones(len(self.seeds), dtype=torch.int64))
+        self.register_buffer("origin", torch.zeros(len(self.seeds), dtype=torch.int64))
+        self.net = self._new([0] * len(self.seeds)).to(device)
         self.runs = runs_of(self.net)
-        self.regularizer = regularize(self.net)
-        self.optimizer = optimize(self.net)
+        self.regularizer = make_regularizer(self.net)
+        self.optimizer = make_optimizer(self.net)
         for name in ("resets", "reset_weights", "reset_units"):  # counted by interventions
             self.register_buffer(COUNTED + name, torch.zeros(self.runs, dtype=torch.int64))
         self.to(device)
@@ -118,7 +120,7 @@ class Learner(nn.Module):
 
     def restart_regularizer_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
         """Restart the regularizer from `fresh`, for `runs` and the parameters `only` (all by default)."""
-        self.regularizer.restart_from_(self.regularize(fresh), runs, only)
+        self.regularizer.restart_from_(self.make_regularizer(fresh), runs, only)
 
     @torch.no_grad()
     def restart_(self, runs: Tensor | None = None) -> None:

@@ -177,7 +177,7 @@ def _fit_(module: nn.Module, saved: Mapping[str, Any], before: Mapping[str, Any]
     module.load_state_dict({n: value if n in decided else saved[n] for n, value in mine.items()})
     for path, learner in module.named_modules():
         if isinstance(learner, Learner):  # a restarted run has begun with other weights than a new learner's
-            made, own = (r.state_dict() for r in (learner.regularize(learner.initial()), learner.regularizer))
+            made, own = (r.state_dict() for r in (learner.make_regularizer(learner.initial()), learner.regularizer))
             for n, value in made.items():
                 if f"{path}{REGULARIZER}{n}".removeprefix(".") in decided:
                     own[n].copy_(value)

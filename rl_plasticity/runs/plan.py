@@ -28,14 +28,14 @@ class Plan:
     Args:
         names: each run's name in ``metrics.csv``.
         seeds: each run's seed. Every variant has the same seeds, so that variants can be compared in pairs.
-        regularize: from a network to the regularizer of all runs.
+        make_regularizer: makes the regularizer of all runs from their network.
         interventions: each with the positions of its runs (None: all).
         groups: the settings of each run's regularizer.
     """
 
     names: Sequence[RunName]
     seeds: Sequence[int]
-    regularize: Callable[..., Regularizer]
+    make_regularizer: Callable[..., Regularizer]
     interventions: Sequence[tuple[Intervention, list[int] | None]]
     groups: Sequence[Group] = ()
 
@@ -51,7 +51,7 @@ class Plan:
         return cls(
             names=[RunName(variant.settings, seed) for variant in every for seed in seeds],
             seeds=[*seeds] * len(every),
-            regularize=_regularize([variant.reg for variant in every], s.seeds),
+            make_regularizer=_regularizer_maker([variant.reg for variant in every], s.seeds),
             interventions=_interventions([variant.reset for variant in every], s.seeds, s.reset_once_after_updates),
             groups=[variant.reg for variant in every for _ in seeds],
         )
@@ -77,7 +77,7 @@ class Plan:
     def without_interventions(self, runs: slice) -> "Plan":
         """The plan of these runs, without interventions."""
         groups = self.groups[runs]
-        return Plan(self.names[runs], self.seeds[runs], _regularize(groups, 1), (), groups)
+        return Plan(self.names[runs], self.seeds[runs], _regularizer_maker(groups, 1), (), groups)
 
 
 class Variant(NamedTuple):
@@ -145,7 +145,7 @@ def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
             print(f"reg.{name}={value} never comes: {length}", file=sys.stderr)
 
 
-def _regularize(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:
+def _regularizer_maker(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:
     """A function that makes the regularizer of all runs, with `seeds` runs for each group of settings.
 
     Neighbours that differ in strengths alone make one regularizer with a strength for each run.

@@ -49,7 +49,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     settings = dict(s.agent.settings)
     if settings.get("lr_decay_updates") == "auto":
         settings["lr_decay_updates"] = max(1, math.floor(planned_updates(s)))
-    agent: Agent = kind(*sizes, seeds, plan.regularize, device=s.device, **settings)
+    agent: Agent = kind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
     if s.precision == "bfloat16":
         read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
     return agent

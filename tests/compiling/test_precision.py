@@ -82,7 +82,7 @@ def test_what_is_trained_and_what_is_logged_is_float32_and_the_discount_keeps_it
 
 def test_compiled_updates_in_bfloat16_equal_the_plain_ones():
     make, sgd = lambda s: MLP((16, 16, 16), s, layer_norm=False), partial(SGD, lr=0.1)
-    plain, quick = (Learner(make, [0, 1], optimize=sgd) for _ in range(2))
+    plain, quick = (Learner(make, [0, 1], make_optimizer=sgd) for _ in range(2))
     for learner in (plain, quick):
         assert read_bfloat16_(learner, 16) == 2
 

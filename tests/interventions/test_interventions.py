@@ -167,7 +167,9 @@ def test_a_head_reset_takes_the_last_layer_of_a_cnn_all_linear_ones_or_as_many_a
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_after_an_optimizer_reset_a_run_trains_on_as_with_a_new_optimizer_and_the_others_as_if_nothing_were(kind):
     def learner_with(settings):
-        return Learner(lambda s: MLP((5, 8, 3), s), [1, 2], optimize=lambda net: OPTIMIZERS[kind](net, **settings))
+        return Learner(
+            lambda s: MLP((5, 8, 3), s), [1, 2], make_optimizer=lambda net: OPTIMIZERS[kind](net, **settings)
+        )
 
     settings = {"lr": 0.01} | MOMENTUM.get(kind, {})
     learner, never, new = (learner_with(settings) for _ in range(3))
@@ -437,7 +439,9 @@ def test_selective_reinit_reckons_in_float32_where_the_weights_are_in_half_preci
     + [("rmsprop", {"centered": True, "momentum": momentum}, True) for momentum in (0.0, 0.9)],
 )
 def test_selective_reinit_takes_every_optimizer_that_keeps_a_mean_of_the_gradient_and_no_other(name, settings, known):
-    learner = Learner(lambda s: MLP((5, 8, 3), s), [0], optimize=lambda net: OPTIMIZERS[name](net, lr=0.01, **settings))
+    learner = Learner(
+        lambda s: MLP((5, 8, 3), s), [0], make_optimizer=lambda net: OPTIMIZERS[name](net, lr=0.01, **settings)
+    )
     x = torch.randn(1, 64, 5) * torch.tensor([1.0, 1, 1, 1, 1e-6])  # the last input's weights have small gradients
     for _ in range(5):
         learner.minimize(learner.net(x).square().mean((1, 2)))

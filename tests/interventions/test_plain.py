@@ -272,11 +272,11 @@ def test_what_make_returns_takes_the_network_s_types_and_what_is_frozen_in_it():
     regularizer = make_regularizer("l2_init", net)
     seen = []
 
-    def regularize(fresh):
+    def like_it(fresh):
         seen.extend((p.dtype, p.requires_grad) for p in fresh.parameters())
         return make_regularizer("l2_init", fresh)
 
-    make_intervention("periodic").apply_(net, (), make=plain_mlp, regularizer=regularizer, regularize=regularize)
+    make_intervention("periodic").apply_(net, (), make=plain_mlp, regularizer=regularizer, make_regularizer=like_it)
     assert seen == [(p.dtype, p.requires_grad) for p in net.parameters()]
     kinds = [(torch.float64, True), (torch.bfloat16, False), (torch.float64, True)]
     assert seen == [kind for kind in kinds for _ in range(2)]
@@ -314,7 +314,10 @@ def test_targets_are_left_to_follow_by_averaging_where_single_units_or_weights_a
 
 def test_a_regularizer_takes_the_new_weights_as_its_reference_where_they_are_new():
     net, optimizer, _ = trained()
-    given = {"regularizer": make_regularizer("l2_init", net), "regularize": lambda n: make_regularizer("l2_init", n)}
+    given = {
+        "regularizer": make_regularizer("l2_init", net),
+        "make_regularizer": lambda n: make_regularizer("l2_init", n),
+    }
     before = snapshot(given["regularizer"])
     train(net, optimizer, torch.randn(6, 5))
     make_intervention("head").apply_(net, optimizer, **given)
@@ -348,7 +351,7 @@ REFUSED = [
     ("redo", lambda net: {"optimizer": adam(net), "example": torch.ones(5)}, ["batch"]),
     ("redo", lambda net: {"optimizer": adam(net), "inputs": {}}, ["example="]),
     ("shrink_perturb", lambda net: {}, ["init='fresh'"]),
-    ("periodic", lambda net: {"optimizer": (), "regularizer": make_regularizer("swr", net)}, ["regularize="]),
+    ("periodic", lambda net: {"optimizer": (), "regularizer": make_regularizer("swr", net)}, ["make_regularizer="]),
     ("periodic", lambda net: {"regularizer": attach("l2_init", adam(net), net)}, ["Attached", "handle.regularizer"]),
     ("head", lambda net: {"optimizer": (), "followers": nn.Linear(5, 8)}, ["followers="]),
     ("head", lambda net: {"optimizer": (), "runs": [0]}, ["runs"]),
@@ -457,10 +460,12 @@ def test_what_is_attached_and_not_passed_is_said_to_hold_on_to_the_old_weights(i
     apply_ = make_intervention(intervention, **({"init": "fresh"} if intervention == "shrink_perturb" else {})).apply_
     net, optimizer, _ = trained()
     handle = attach("l2_init", optimizer, net, coef=0.1)
-    with pytest.warns(UserWarning, match=r"L2Init\b.*regularizer=handle\.regularizer\b.*regularize="):
+    with pytest.warns(UserWarning, match=r"L2Init\b.*regularizer=handle\.regularizer\b.*make_regularizer="):
         apply_(net, optimizer)
     # Nothing is said where it is passed, holds on to nothing, is of another network or is gone.
-    apply_(net, optimizer, regularizer=handle.regularizer, regularize=lambda net: make_regularizer("l2_init", net))
+    apply_(
+        net, optimizer, regularizer=handle.regularizer, make_regularizer=lambda net: make_regularizer("l2_init", net)
+    )
     handle.remove()
     apply_(net, optimizer)
     attach("l2", optimizer, net)

@@ -134,7 +134,9 @@ def test_the_effective_step_is_what_the_optimizer_moved_the_weight_by_over_lr_an
 
 
 def test_the_first_step_of_a_task_is_over_the_weight_that_interventions_left():
-    learner = Learner(lambda seeds: nn.Linear(2, 1, bias=False), optimize=lambda net: SGD(net, lr=0.1, momentum=0.0))
+    learner = Learner(
+        lambda seeds: nn.Linear(2, 1, bias=False), make_optimizer=lambda net: SGD(net, lr=0.1, momentum=0.0)
+    )
     looking = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner))
     looking.on_start(Session())
     with torch.no_grad():

@@ -51,7 +51,7 @@ def test_runs_are_named_by_their_seed_and_by_what_sets_them_apart():
 def test_settings_that_differ_in_strengths_are_one_regularizer_with_a_strength_for_each_run():
     s = load(Train, ["reg=swr", "reg.coef=[0.1,0.2]", "reg.scope=[all,preserving]", "seeds=2"])
     plan = Plan.of(s)
-    regularizer = plan.regularize(MLP((3, 4, 2), plan.seeds))
+    regularizer = plan.make_regularizer(MLP((3, 4, 2), plan.seeds))
     assert isinstance(regularizer, SideBySide)  # for the two scopes
     strengths = [list(zip(p.coef.tolist(), [p.scope] * len(p.coef), strict=True)) for p in regularizer.parts]
     assert len(strengths) == 2
