@@ -79,7 +79,6 @@ class TaskSequence(ABC):
         num_tasks: number of tasks; by default the usual number of the sequence.
 
     Attributes:
-        num_classes: number of outputs that a network needs.
         decay_at_epochs, decay, rebase: when the learning rate decays, by which factor, and whether SWR then takes the
             norms as its reference. By default it never decays.
 
@@ -95,12 +94,16 @@ class TaskSequence(ABC):
         if not seeds:
             raise SettingsError("seeds must hold at least one seed")
         self.data, self.seeds = data, tuple(seeds)
-        self.num_classes = data.num_classes
         usual, most = self._counts()
         self.num_tasks = usual if num_tasks is None else num_tasks
         if self.num_tasks < 1 or (most is not None and self.num_tasks > most):
             upto = "at least 1" if most is None else "1" if most == 1 else f"from 1 to {most}"
             raise SettingsError(f"num_tasks must be {upto} for {self.name} with {data.name}, got {num_tasks}")
+
+    @property
+    def num_classes(self) -> int:
+        """The number of outputs that a network needs."""
+        return self.data.num_classes
 
     @property
     def name(self) -> str:
@@ -155,11 +158,6 @@ def _permutation(n: int, seed: int, *keys: int) -> Tensor:
 
 def _all(y: Tensor) -> Tensor:
     return torch.arange(len(y))
-
-
-def _chunks(y: Tensor, seed: int, count: int) -> tuple[Tensor, ...]:
-    """The rows of `count` random chunks, whose sizes differ by one at most."""
-    return torch.tensor_split(_permutation(len(y), seed), count)
 
 
 class RandomLabels(TaskSequence):
@@ -237,9 +235,7 @@ class BinaryPairs(TaskSequence):
     as in all data sets here; their code takes the bytes as they are.
     """
 
-    def __init__(self, data: Data, seeds: Sequence[int], num_tasks: int | None = None) -> None:
-        super().__init__(data, seeds, num_tasks)
-        self.num_classes = 2
+    num_classes = 2
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
         turn, place = divmod(index, self.data.num_classes // 2)
@@ -262,23 +258,23 @@ class WarmStart(TaskSequence):
 class ContinualFull(TaskSequence):
     """The training images arrive in random chunks, one with each task, and stay (Shen et al. 2024)."""
 
+    stay = True
+
     def _counts(self) -> tuple[int, int]:
         return 10, len(self.data.train_y)
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
-        rows = torch.cat(_chunks(y, seed, self.num_tasks)[: index + 1]) if split == "train" else _all(y)
+        if split != "train":
+            return _all(y), y
+        chunks = torch.tensor_split(_permutation(len(y), seed), self.num_tasks)  # of sizes that differ by one at most
+        rows = torch.cat(chunks[0 if self.stay else index : index + 1])
         return rows, y[rows]
 
 
-class ContinualLimited(TaskSequence):
+class ContinualLimited(ContinualFull):
     """The chunks of `ContinualFull`, but each task has the newest one alone."""
 
-    def _counts(self) -> tuple[int, int]:
-        return 10, len(self.data.train_y)
-
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
-        rows = _chunks(y, seed, self.num_tasks)[index] if split == "train" else _all(y)
-        return rows, y[rows]
+    stay = False
 
 
 class Stationary(TaskSequence):
