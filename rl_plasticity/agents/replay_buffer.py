@@ -1,5 +1,6 @@
 """The replay storage of many runs."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -87,25 +88,21 @@ class ReplayBuffer:
         row, rows = self.head, self.capacity + 1
         end = np.where(step.terminated, -1.0, 0.0)
         for run in np.flatnonzero(step.truncated & ~step.terminated).tolist():
-            slot = self._take_slot(run)
-            self._slots[run][row] = slot
+            slot = self._take_slot(self._slots[run])
             self.last_obs[run, slot] = stored(self._here(step.next_obs[run]), self.levels)
             end[run] = slot + 1
         here = self._here(np.column_stack([step.obs, step.reward, end]))  # one copy to the device instead of three
         self.head = (row + 1) % rows
         self.obs[:, self.head] = stored(here[:, :-2], self.levels)
         self.act[:, row], self.reward[:, row], self.end[:, row] = act, here[:, -2], here[:, -1]
-        for slots, free in zip(self._slots, self._free, strict=True):
-            if self.head in slots:  # the oldest transition goes
-                free.append(slots.pop(self.head))
         self.size = min(self.size + 1, self.capacity)
         self.added += 1
 
     def clear(self) -> None:
         """Forget every transition; the newest obs stays."""
         self.size = 0
-        self._slots: list[dict[int, int]] = [{} for _ in range(self.runs)]  # row -> slot, truncated only
-        self._free: list[list[int]] = [[*range(self.last_obs.shape[1] - 1, -1, -1)] for _ in range(self.runs)]
+        # Of each run, the slots in use, by rising number of the truncated transition: (number, slot).
+        self._slots: list[deque[tuple[int, int]]] = [deque() for _ in range(self.runs)]
 
     def _here(self, values: NDArray[Any]) -> Tensor:
         """The values as float32 on the buffer's device. A GPU fetches them by itself from pinned memory."""
@@ -117,13 +114,14 @@ class ReplayBuffer:
         """Stored observations as the environment gave them, on a CPU bit for bit."""
         return obs / self.levels if self.levels else obs
 
-    def _take_slot(self, run: int) -> int:
-        if not self._free[run]:
-            more = self.last_obs.shape[1]
+    def _take_slot(self, used: deque[tuple[int, int]]) -> int:
+        """A slot for the transition that is being added: that of the oldest one if it has gone, else a new one."""
+        is_free = bool(used) and used[0][0] < self.added - self.size
+        slot = used.popleft()[1] if is_free else len(used)
+        if slot == self.last_obs.shape[1]:
             self.last_obs = torch.cat([self.last_obs, torch.zeros_like(self.last_obs)], dim=1)
-            for free in self._free:
-                free.extend(range(2 * more - 1, more - 1, -1))
-        return self._free[run].pop()
+        used.append((self.added, slot))
+        return slot
 
     def sample(self, age: Tensor, num_steps: int = 1) -> Batch:
         """The transitions number `age` ``[runs, n]``, counted from the oldest (0) to the newest (size - 1).
@@ -190,9 +188,10 @@ class ReplayBuffer:
                 f"a replay buffer of {self.runs} runs, capacity {self.capacity} and obs_dim {self.obs.shape[2]} cannot "
                 f"take {size} transitions of obs {list(newest.shape)}"
             )
-        self.added, self.head, self.size = state["added"], size, size
+        self.added, self.head = state["added"], size
         self.obs[:, size], self.end[:, size] = newest.to(self.obs.device), 0
-        self._slots = [{} for _ in range(self.runs)]
+        self.clear()
+        self.size = size
         if size:
             kept = {name: state[name][-size:] for name in ("obs", "act", "reward", "end")}
             if any(len(values) != size for values in kept.values()):
@@ -208,9 +207,7 @@ class ReplayBuffer:
             self.last_obs[run, slot[at, run] - 1] = state["last_obs"][len(state["last_obs"]) - len(at) :]
             self.last_obs = self.last_obs.to(self.obs.device)
             for row, of, number in torch.stack([at, run, slot[at, run]], 1).tolist():
-                self._slots[of][row] = number - 1
-        every = range(self.last_obs.shape[1])
-        self._free = [[s for s in reversed(every) if s >= len(used)] for used in self._slots]
+                self._slots[of].append((self.added - size + row, number - 1))
 
 
 def stored(obs: Tensor, levels: int | None) -> Tensor:
