@@ -98,7 +98,7 @@ def _moved(net: nn.Module, changed: nn.Module, bank: Bank) -> Tensor:
     before, after = (outputs_of(one, bank)[1] for one in (net, changed))
     spread = torch.linalg.matrix_norm(before - before.mean(bank.axis, keepdim=True))
     moved = torch.linalg.matrix_norm(after - before)
-    return torch.where(moved > 0, moved / spread, torch.zeros_like(moved))
+    return torch.where(moved > 0, moved / spread, 0)
 
 
 def ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tuple[Remedy, ...]:

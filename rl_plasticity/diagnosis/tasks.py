@@ -169,7 +169,7 @@ def drawn_tasks(
     generator = torch.Generator().manual_seed(seed)
     layout, flat = outputs_of(fresh, bank)
     least = flat.std(bank.axis, keepdim=True)
-    least = torch.where(least > 0, least, torch.ones_like(least))
+    least = torch.where(least > 0, least, 1)
     order = _orders(bank.size, BATCH, updates, generator)
     n, outputs = flat.shape[-2:]
     noise = torch.randn(n, outputs, generator=generator)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rl_plasticity.errors import SettingsError, in_short, warn
-from rl_plasticity.learning.torch_state import TorchState, stepped
+from rl_plasticity.learning.torch_state import Optimizers, TorchState, listed
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_of
 from rl_plasticity.regularizers.inside import Call
@@ -19,9 +19,7 @@ from rl_plasticity.structure import with_tensors
 from rl_plasticity.structure.layer import unwrapped
 
 
-def attach(
-    regularizer: Regularizer | str, optimizer: Optimizer | Sequence[Optimizer], net: nn.Module, **settings: Any
-) -> "Attached":
+def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module, **settings: Any) -> "Attached":
     """Regularize `net` at each step of its optimizer; nothing else in the loop changes::
 
         handle = attach("spectral", optimizer, net, coef=1e-4)
@@ -88,7 +86,7 @@ def attach(
         raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
     # Fabric's wrapper converts inputs, so they are read in the module inside, where they are already converted.
     called = dict(net._modules.items()).get("_forward_module") or net
-    net, optimizers = unwrapped(net), _listed(optimizer)
+    net, optimizers = unwrapped(net), _accepted(optimizer)
     _check_held(optimizers, net)
     _check_kinds(net)
     if isinstance(regularizer, str):
@@ -427,8 +425,8 @@ _INSTEAD_OF_SPARSE = "use sparse=False, leave it alone with roles={{{!r}: 'ignor
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def _listed(optimizer: Optimizer | Sequence[Optimizer]) -> list[Optimizer]:
-    optimizers = [stepped(o) for o in (optimizer if isinstance(optimizer, Sequence) else [optimizer])]
+def _accepted(optimizer: Optimizers) -> list[Optimizer]:
+    optimizers = listed(optimizer)
     wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
     if wrong or not optimizers:
         raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {in_short(wrong) or 'none'}")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.learning.optimizers import Adam, Optimizer
+from rl_plasticity.metrics.weights import weight_norm
 from rl_plasticity.regularizers import Regularizer, SoftWeightRescaling, Unregularized
 from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, penalty_of
 from rl_plasticity.seeding import derive
@@ -78,9 +79,7 @@ class Learner(nn.Module):
         self.optimizer.update_(parameters, gradients)
         reset = self.regularizer.project_(self.net, *self.regularizer.given_lr(self.optimizer.lr))
         forget_(self.optimizer.moments, reset or {})
-        squares = [g.reshape(*self.runs, -1).square().sum(-1) for g in gradients]
-        norm = torch.stack(squares).sum(0).sqrt()
-        return {"penalty": penalty.detach(), "gradient_norm": norm}
+        return {"penalty": penalty.detach(), "gradient_norm": weight_norm(gradients, self.runs)}
 
     def scale_lr_(self, factor: float, rebase: bool = False) -> None:
         """Multiply the learning rate by `factor`; with `rebase`, `swr` takes the current norms as its reference."""
@@ -112,11 +111,11 @@ class Learner(nn.Module):
         chosen = slice(None) if runs is None else runs
         draw = self.draws.clone()
         self.draws[chosen] += 1
-        return self._new(draw.tolist()).to(next(self.net.parameters()).device)
+        return self._new(draw.tolist())
 
     def initial(self) -> nn.Module:
         """The network with the weights that each run last started from, at its beginning or at a full reset."""
-        return self._new(self.origin.tolist()).to(next(self.net.parameters()).device)
+        return self._new(self.origin.tolist())
 
     def restart_regularizer_(self, fresh: nn.Module, runs: Tensor | None = None, only: set[str] | None = None) -> None:
         """Restart the regularizer from `fresh`, for `runs` and the parameters `only` (all by default)."""
@@ -136,7 +135,7 @@ class Learner(nn.Module):
         seeds = [derive(seed, draw) for seed, draw in zip(self.seeds, draws, strict=True)]
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seeds[0])  # torch.manual_seed would reseed the GPUs for good
-            return self.make(seeds)
+            return self.make(seeds).to(self.draws.device)
 
 
 @torch.no_grad()

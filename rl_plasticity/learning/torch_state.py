@@ -17,6 +17,11 @@ def stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
+def listed(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
+    """The torch optimizers inside one or several."""
+    return [stepped(one) for one in (optimizers if isinstance(optimizers, Sequence) else [optimizers])]
+
+
 class TorchState:
     """The state that ``torch.optim`` optimizers keep for a network's parameters, looked up by parameter.
 
@@ -28,11 +33,8 @@ class TorchState:
     COUNTS = ("step", "mu_product", "eta", "mu")
 
     def __init__(self, net: nn.Module, optimizers: Optimizers) -> None:
-        single = isinstance(optimizers, torch.optim.Optimizer) or not isinstance(optimizers, Sequence)
-        self.net = net
-        self.optimizers: list[torch.optim.Optimizer] = [optimizers] if single else [*optimizers]  # type: ignore[list-item, misc]
+        self.net, self.optimizers = net, listed(optimizers)
         mine = {id(p) for p in net.parameters()}
-        self.optimizers = [stepped(optimizer) for optimizer in self.optimizers]
         for optimizer in self.optimizers:
             kind = type(optimizer).__name__
             if not isinstance(optimizer, torch.optim.Optimizer):

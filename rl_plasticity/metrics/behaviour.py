@@ -13,7 +13,7 @@ def representation_change(before: Tensor, after: Tensor) -> Tensor:
     which ignores rotations.
     """
     moved = torch.linalg.matrix_norm(after - before)
-    return torch.where(moved > 0, moved / torch.linalg.matrix_norm(before), torch.zeros_like(moved))
+    return torch.where(moved > 0, moved / torch.linalg.matrix_norm(before), 0)
 
 
 def discounted_returns(

@@ -30,7 +30,7 @@ def dormant_fraction(activations: Tensor, threshold: float = 0.0) -> Tensor:
     """
     size = activations.abs().mean(-2)
     layer = size.mean(-1, keepdim=True)
-    score = torch.where(layer > 0, size / layer, torch.zeros_like(size))
+    score = torch.where(layer > 0, size / layer, 0)
     return (score <= threshold).to(activations.dtype).mean(-1)
 
 

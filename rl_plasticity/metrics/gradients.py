@@ -20,7 +20,7 @@ def effective_learning_rate(gradient_norm: Tensor, weight_norm: Tensor) -> Tenso
     take for g the gradient normalized by the second moment, as Adam applies it, not the raw one: the caller chooses.
     Variants: times the learning rate; lr / ||w||^2 for weights before a norm layer (van Laarhoven 2017).
     """
-    return torch.where(gradient_norm > 0, gradient_norm / weight_norm, torch.zeros_like(gradient_norm))
+    return torch.where(gradient_norm > 0, gradient_norm / weight_norm, 0)
 
 
 def gradient_dormant_fraction(gradient: Tensor, threshold: float = 0.0) -> Tensor:
@@ -134,4 +134,4 @@ def _roots(gram: Tensor) -> Tensor:
     """Singular values of G from G G^T ``[*runs, n, n]``, descending, rounding noise set to zero."""
     eigenvalues = torch.linalg.eigvalsh(gram).flip(-1)
     noise = 1e-14 * eigenvalues[..., :1].clamp(min=0)
-    return torch.where(eigenvalues > noise, eigenvalues, torch.zeros_like(eigenvalues)).sqrt()
+    return torch.where(eigenvalues > noise, eigenvalues, 0).sqrt()

@@ -32,7 +32,7 @@ def condition_number(s: Tensor) -> Tensor:
     smallest singular value above a tolerance, which is always finite and jumps with the tolerance.
     """
     largest, smallest = s[..., 0], s[..., -1]
-    return torch.where(smallest > 0, largest / smallest, torch.full_like(largest, torch.inf))
+    return torch.where(smallest > 0, largest / smallest, torch.inf)
 
 
 def stable_rank(s: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def stable_rank(s: Tensor) -> Tensor:
     "stable rank".
     """
     relative = s / s[..., :1]  # before squaring, which would underflow
-    return torch.where(s[..., 0] > 0, relative.square().sum(-1), torch.zeros_like(s[..., 0]))
+    return torch.where(s[..., 0] > 0, relative.square().sum(-1), 0)
 
 
 def effective_rank(s: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def effective_rank(s: Tensor) -> Tensor:
     """
     total = s.sum(-1)
     p = s / total.unsqueeze(-1)
-    return torch.where(total > 0, torch.special.entr(p).sum(-1).exp(), torch.zeros_like(total))
+    return torch.where(total > 0, torch.special.entr(p).sum(-1).exp(), 0)
 
 
 def srank(s: Tensor, delta: float = 0.01) -> Tensor:
@@ -72,4 +72,4 @@ def srank(s: Tensor, delta: float = 0.01) -> Tensor:
     sums = s.cumsum(-1)
     total = sums[..., -1:]
     k = (sums < (1 - delta) * total).sum(-1) + 1
-    return torch.where(total.squeeze(-1) > 0, k, torch.zeros_like(k)).to(s.dtype)
+    return torch.where(total.squeeze(-1) > 0, k, 0).to(s.dtype)
