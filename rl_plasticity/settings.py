@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_ar
 from rl_plasticity.errors import SettingsError, base_of, closest, nearest, shown
 
 P = ParamSpec("P")
-Kind = str | tuple[Any, ...] | Mapping[str, Any]
+ValueKind = str | tuple[Any, ...] | Mapping[str, Any]
 PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None))}
 LARGEST_INTEGER = 2**63 - 1  # that tensors, arrays and the files can hold
 LARGEST_NUMBER = 3.4028234663852886e38  # of float32; a larger number is infinity to every network
@@ -78,7 +78,7 @@ class Declared(NamedTuple):
     ``list[float]``), a tuple of the possible values, or a public dict whose names they are.
     """
 
-    kinds: tuple["Kind", ...]
+    kinds: tuple[ValueKind, ...]
     default: Any
     setting: Setting
 
@@ -108,7 +108,7 @@ class Declared(NamedTuple):
         hint = f"; did you mean {close!r}?" if close else ""
         raise SettingsError(f"{name} must be {self.expected}, got {shown(value)}{hint}")
 
-    def _words(self, kind: "Kind") -> list[str]:
+    def _words(self, kind: ValueKind) -> list[str]:
         bounds = self.setting.bounds()
         if not isinstance(kind, str):
             return [str(value) for value in kind]
@@ -119,7 +119,7 @@ class Declared(NamedTuple):
         others = {"bool": ["true", "false"], "str": ["a word"], "NoneType": ["null"]}
         return {**numbers, **others}[kind]
 
-    def _is(self, kind: "Kind", value: Any) -> bool:
+    def _is(self, kind: ValueKind, value: Any) -> bool:
         if isinstance(kind, Mapping):
             return isinstance(value, str) and value in kind
         if isinstance(kind, tuple):
@@ -194,7 +194,7 @@ def check(make: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
             declared[name].checked(name, value)
 
 
-def item_of(kind: Kind) -> str | None:
+def item_of(kind: ValueKind) -> str | None:
     """``int`` for ``list[int]``; None if it is no list."""
     return kind[5:-1] if isinstance(kind, str) and kind.startswith("list[") else None
 
@@ -216,7 +216,7 @@ def _declared(hint: Any, default: Any) -> Declared | None:
     return None if None in kinds else Declared(tuple(kind for kind in kinds if kind is not None), default, setting)
 
 
-def _kind(hint: Any) -> Kind | None:
+def _kind(hint: Any) -> ValueKind | None:
     """The name of a type in `Declared`; None if it has none."""
     origin, items = get_origin(hint), get_args(hint)
     if origin is Literal:
