@@ -111,7 +111,7 @@ class Regularizer(nn.Module):
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
         super().__init__()
         if self._has("data_penalty", "rebase_", "recapture_", "follow_"):
-            Regularizer.recapture_(self)
+            self._refuse_earlier_hook()
         # `make_regularizer` sets the structure before it calls the constructor, so that no method has to pass it on.
         structure = structure or self.__dict__.get("structure") or read(net)
         self.structure = structure
@@ -507,15 +507,6 @@ class Regularizer(nn.Module):
         for flag in ("looks_at_data", "uses_lr", "uses_loss"):
             setattr(self, flag, any(getattr(part, flag) for part in self.parts))
 
-    def recapture_(self, *_: object, **__: object) -> None:
-        """Refused, as are `rebase_`, `follow_` and `data_penalty`: hooks that earlier versions called."""
-        raise TypeError(
-            f"{type(self).__name__}: recapture_ and rebase_ are capture_from_(net) now, follow_ is project_(net, lr), "
-            "and data_penalty is penalty(net, inputs)"
-        )
-
-    data_penalty = rebase_ = follow_ = recapture_
-
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Restore a saved state, to continue training from it.
 
@@ -538,6 +529,17 @@ class Regularizer(nn.Module):
                 warn(f"{name} is {before}; the loaded state makes it {after}")
         super()._load_from_state_dict(state_dict, prefix, *rest)
         self.prepared = False
+
+    # --- what went ------------------------------------------------------------------------------------------------
+
+    def _refuse_earlier_hook(self, *_: object, **__: object) -> None:
+        """Raise TypeError: the hooks of earlier versions are neither called nor overridden."""
+        raise TypeError(
+            f"{type(self).__name__}: recapture_ and rebase_ are capture_from_(net) now, follow_ is project_(net, lr), "
+            "and data_penalty is penalty(net, inputs)"
+        )
+
+    recapture_ = rebase_ = follow_ = data_penalty = _refuse_earlier_hook
 
 
 def penalty_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None = None) -> Tensor:
