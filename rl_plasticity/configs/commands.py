@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from rl_plasticity.configs import presets as files
 from rl_plasticity.settings import Declared, Setting, settings_of
 
 # The groups whose choice may be a list that trains side by side, and whose settings may be such lists too.
@@ -338,8 +337,3 @@ def as_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 def called(kind: type[Any]) -> str:
     """The name of the command that has these settings: ``train``."""
     return kind.__name__.lower()
-
-
-def presets(kind: type[Any]) -> list[str]:
-    """The names of a command's presets."""
-    return [*files.files(called(kind))]

@@ -4,7 +4,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, presets
+from rl_plasticity.configs import presets
+from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, called
 from rl_plasticity.configs.schema import declared_by, load, names_of
 from rl_plasticity.configs.written import as_written, each
 
@@ -23,7 +24,7 @@ def describe(kind: type[Any], asked: Sequence[str], width: int) -> str:
         names = {group: values[f"{group}.name"] for group in GROUPS[kind]}
         valid = {group: names_of(group) or ["a task", "gym:NAME", "minatar:NAME"] for group in names}
         lines = [_line(group, names[group], ", ".join(valid[group]), width) for group in names]
-        lines.append(_line("preset", values["preset"], ", ".join(presets(kind)), width))
+        lines.append(_line("preset", values["preset"], ", ".join(presets.files(called(kind))), width))
         lines += ["", "reg=spectral+l2 is a chain; reg=[none,spectral] trains both side by side."]
         lines += ["--help reg=NAME preset=NAME shows the settings of other choices.", ""]
     for name, declared in declared_by(kind, names, values).items():

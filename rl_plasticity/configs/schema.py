@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import yaml
 
 from rl_plasticity import plugins
-from rl_plasticity.configs import presets as files
+from rl_plasticity.configs import presets
 from rl_plasticity.configs.commands import (
     DEFAULT_PRESET,
     EACH_TASK,
@@ -31,7 +31,6 @@ from rl_plasticity.configs.commands import (
     called,
     members_of,
     own_settings,
-    presets,
 )
 from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
@@ -152,7 +151,7 @@ def declared_by(kind: type[Any], names: Mapping[str, Any], values: Mapping[str, 
 
 def names_of(group: str) -> list[str]:
     """The names of a group's choices."""
-    papers = files.agents_of_papers() if group == "agent" else []
+    papers = presets.agents_of_papers() if group == "agent" else []
     return [*(["none"] if group == "reset" else []), *KINDS[group].names, *papers]
 
 
@@ -169,16 +168,16 @@ def _start(kind: type[Any], given: dict[str, Any], base: RunSettings | None) -> 
         return {name: value for name, value in base.flat.items() if name.partition(".")[0] not in given}
     if kind not in DEFAULT_PRESET:
         return {}
-    if kind is Train and given.get("agent") in files.agents_of_papers():
+    if kind is Train and given.get("agent") in presets.agents_of_papers():
         if "preset" in given:
             raise SettingsError(f"agent={given['agent']} is a preset, beside preset={given['preset']}: give one")
         given["preset"] = given.pop("agent")
     if sequence := given.get("env.sequence"):
         given.setdefault("env", sequence[0])
     preset = given.pop("preset", DEFAULT_PRESET[kind])
-    if preset not in presets(kind):
-        raise unknown("preset", preset, presets(kind), f"preset={preset}")
-    own = files.settings_of(called(kind), preset).items()
+    if preset not in (valid := presets.files(called(kind))):
+        raise unknown("preset", preset, valid, f"preset={preset}")
+    own = presets.settings_of(called(kind), preset).items()
     return {"preset": preset} | {f"{name}.name" if name in GROUPS[kind] else name: value for name, value in own}
 
 

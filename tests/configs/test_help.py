@@ -5,7 +5,7 @@ import re
 import pytest
 from conftest import refused
 
-from rl_plasticity.configs import commands, schema
+from rl_plasticity.configs import commands, presets, schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.help import describe
 from rl_plasticity.configs.kinds import KINDS
@@ -29,7 +29,7 @@ def test_help_lists_every_choice_and_preset_and_every_setting_with_what_is_expec
                 for name, declared in KINDS[group].settings(choice).items():
                     assert f" {group}.{name}=" in of_choice
                     assert declared.expected in of_choice, name
-    assert lines["preset"].split(", ") == commands.presets(kind)
+    assert lines["preset"].split(", ") == [*presets.files(commands.called(kind))]
     for name, declared in commands.own_settings(kind).items():
         assert declared.setting.help in lines[name]
         assert f"({declared.expected})" in lines[name]

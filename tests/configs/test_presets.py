@@ -13,7 +13,7 @@ def load(*arguments, kind=Supervised):
     return schema.load(kind, arguments)
 
 
-ALL = [(kind, name) for kind in (Train, Supervised) for name in commands.presets(kind)]
+ALL = [(kind, name) for kind in (Train, Supervised) for name in presets.files(commands.called(kind))]
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL, ids=str)
