@@ -35,7 +35,7 @@ from rl_plasticity.configs.commands import (
 from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Asked, as_written, by_name, flat_values, nested
-from rl_plasticity.errors import SettingsError, shown
+from rl_plasticity.errors import SettingsError, closest, in_short, nearest, shown
 from rl_plasticity.settings import Declared, settings_of
 
 Settings = TypeVar("Settings")
@@ -53,6 +53,9 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
     """
     given = by_name(asked)
     load_plugs(given.pop("plugins", []))
+    valid = [*own_settings(kind), *GROUPS[kind], "preset", "plugins"]
+    if misspelt := [name for name in given if name not in valid and closest(name, valid) == "plugins"]:
+        raise unknown("setting", misspelt[0], valid)  # before the choices that the plugs would have added
     start = _start(kind, given, base)
     names = {g: given.pop(g, start.get(f"{g}.name", KINDS[g].default)) for g in GROUPS[kind]}
     for module in _modules(names, given):
@@ -253,6 +256,9 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names
         return SettingsError(f"{name} is for a sweep: add -m")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
-    if written not in GONE and group in names and not any(d.startswith(f"{group}.") for d in declared):
-        return SettingsError(f"{name}: {group}={as_written(names[group])} has no settings")
-    return unknown("setting", name, [*names, *declared, "preset"], written)
+    valid = [*names, *declared, "preset", "plugins"]
+    if written not in GONE and group in names:
+        owners = [f"{group}={choice}" for choice in KINDS[group].names if last in KINDS[group].settings(choice)]
+        hint = f"; it is one of {in_short(owners)}" if owners else nearest(name, valid)
+        return SettingsError(f"{group}={as_written(names[group])} has no setting {name!r}{hint}")
+    return unknown("setting", name, valid, written)

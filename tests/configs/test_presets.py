@@ -112,5 +112,12 @@ def test_an_agent_of_a_paper_is_one_word_takes_settings_and_says_what_it_leaves_
     assert (changed.agent, changed.replay_ratio, changed.reg.name) == (s.agent, 7.0, "none")
     lines = foretold(s, Plan.of(s), 3, "3 env steps")
     assert [line for line in lines if line == f"{name} here is without {presets.leaves_out('train', name)}"]
+    others = foretold(changed, Plan.of(changed), 3, "3 env steps")
+    papers = [
+        f"{group}={choice.name}" for group, choice in (("reg", s.reg), ("reset", s.reset)) if choice.name != "none"
+    ]
+    assert f"{name} here is without {', '.join([*papers, presets.leaves_out('train', name)])}" in others
     refused(lambda: load(f"agent={name}", "preset=demo", kind=Train), f"agent={name}", "preset=demo")
+    added = load("agent=xqc", "reg=[none,hypersphere+l2]", kind=Train)
+    assert not [line for line in foretold(added, Plan.of(added), 3, "") if "reg=hypersphere" in line]
     assert not [line for line in foretold(load(kind=Train), Plan.of(load(kind=Train)), 3, "") if "without" in line]

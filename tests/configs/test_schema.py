@@ -108,6 +108,10 @@ NEAREST = {  # what was written, and what was meant
     "+seed=3": ["'+seed'", "'seed'"],
     "reg=spectral reg.coeff=1": ["'reg.coeff'", "'reg.coef'"],
     "lr=1e-3": ["'lr'", "'agent.lr'"],
+    "plugin=[my_module] reg=mine": ["'plugin'", "'plugins'"],  # rather than 'mine', which the plug would have
+    "agent.hiden=[8]": ["agent=sac", "'agent.hiden'", "'agent.hidden'"],
+    "agent.loss=huber": ["agent=sac", "'agent.loss'", "agent=dqn"],
+    "reg=l2 reg.k=3": ["reg=l2", "'reg.k'", "reg=spectral"],
 }
 BAD = EXPECTED_GOT | NEAREST
 BAD |= {
