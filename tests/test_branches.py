@@ -114,11 +114,11 @@ def returns(tmp_path, **of_groups):
 
 
 def test_remedies_are_compared_by_their_returns_after_the_branch_point_paired_by_seed(tmp_path):
-    none = [10.0, 20.0, 30.0, 40.0, 50.0]
-    fire = [n + d for n, d in zip(none, [4, 5, 6, 5, 5], strict=True)]
+    none = [10.0, 20.0, 30.0, 40.0, 50.0, 60.0]
+    fire = [n + d for n, d in zip(none, [4, 5, 6, 5, 5, 5], strict=True)]
     base, row = returns(tmp_path, none=none, fire=fire).rows
-    assert (base["mean"].value, row["gap"].value, row.label) == (30, 5, "fire")
-    half = student.ppf(0.975, 4) * np.std([4, 5, 6, 5, 5], ddof=1) / 5**0.5
+    assert (base["mean"].value, row["gap"].value, row.label) == (35, 5, "fire")
+    half = student.ppf(0.975, 5) * np.std([4, 5, 6, 5, 5, 5], ddof=1) / 6**0.5
     assert row["gap"].interval == pytest.approx((5 - half, 5 + half))
     assert not row.undecided
 

@@ -21,7 +21,6 @@ from rl_plasticity.metrics.statistics import Array, Interval, Steps
 from rl_plasticity.runs.names import Curve, MetricName
 
 FEW = 5  # with fewer seeds the single runs are shown; only gaps have an interval, Student's
-FEW_HINT = f"With fewer than {FEW} seeds that is a hint at most."
 UNPAIRED = "unpaired"  # the note of a gap of groups that do not have the same seeds
 OF_EPISODES = "train/return"  # episodes end at any step
 ORIGINS = ("commit", "rl_plasticity")
@@ -33,8 +32,9 @@ class Estimate(NamedTuple):
     Args:
         interval: its 95 % interval; None where there are too few runs.
         n: the number of runs or pairs behind it; None for a number that is not in ``comparison.csv``.
-        note: how many seeds a gap pairs, or that it is unpaired.
+        note: how many pairs a gap is from, or of how many runs it is unpaired.
         runs: the numbers of the single runs, for a median.
+        p: a gap's p-value in a permutation test; NaN where a task has one run or pair.
     """
 
     value: float
@@ -42,6 +42,12 @@ class Estimate(NamedTuple):
     n: int | None = None
     note: str = ""
     runs: Sequence[float] = ()
+    p: float = math.nan
+
+    @property
+    def includes_0(self) -> bool:
+        low, high = self.interval or (self.value, self.value)
+        return low <= 0 <= high
 
 
 @dataclass(frozen=True)
@@ -72,15 +78,13 @@ class Row:
         return int((~np.isfinite(np.concatenate(self.final))).sum())
 
     @property
-    def at_once(self) -> Interval | None:
-        """The interval of the gap to the baseline that holds for all groups at once; None where there is none."""
-        return self["gap_all_at_once"].interval if "gap_all_at_once" in self.estimates else None
-
-    @property
     def undecided(self) -> bool:
-        """Whether the seeds leave open if the group's mean is above or below the baseline's."""
-        low, high = self.at_once or (-math.inf, math.inf)
-        return low <= 0 <= high
+        """Whether the seeds leave open if the group's mean is above or below the baseline's.
+
+        They do unless 0 is outside the interval that holds for all groups at once, and a permutation test agrees.
+        """
+        gap = self.estimates.get("gap_all_at_once")
+        return gap is None or gap.p > 0.05 or gap.includes_0
 
     @property
     def label(self) -> str:
@@ -154,9 +158,9 @@ class Comparison:
     def caption(self) -> str:
         """What the columns and their intervals are."""
         divided = ", divided by 1000" if self.scale != 1 else ""
-        text = f"{self.metric} at {self.where}{divided}: mean ± standard error, and interquartile mean (IQM), "
-        text += (
-            f"from {FEW} seeds on with its 95 % stratified bootstrap interval. AUC: mean over the curve up to there. "
+        text = (
+            f"{self.metric} at {self.where}{divided}: mean ± standard error, and interquartile mean (IQM). AUC: "
+            f"mean over the curve up to there. Intervals from {FEW} seeds on: bootstrap for ranks, else Student's t. "
         )
         if any(row.diverged for row in self.rows):
             text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
@@ -164,8 +168,8 @@ class Comparison:
             text += f"Steps to {self.target:g}: median over runs, never counting as infinite. "
         if self.baseline is not None:
             text += (
-                f"P(improvement) and gap (difference of means, by seed where both have it) are over the baseline, "
-                f"{self.baseline.name}; the gap's interval is Student's t, for each group by itself. "
+                f"P(improvement) and gap (difference of means, by seed where most runs have a partner) are over the "
+                f"baseline, {self.baseline.name}; the gap's interval is Student's t, for each group by itself. "
             )
         return text + ("* has unfinished runs." if any(row.unfinished for row in self.rows) else "")
 
@@ -179,23 +183,30 @@ class Comparison:
         if not math.isfinite(best["iqm"].value):
             return f"{text}In no group is it finite."
         text += f"The best interquartile mean is that of {best.label}: {shown(best['iqm'], self.number)}."
-        measured = next((row for row in (best, *others) if row.group is not self.baseline), None)
-        if self.baseline is None or measured is None:
+        measured = [row for row in (best, *others) if "gap" in row.estimates]
+        if self.baseline is None or not measured:
             return text
-        return f"{text} {measured.label} is {self.difference(measured, self.baseline.label)}."
+        sides: dict[str, list[Row]] = {"Above it": [], "Below it": [], "Undecided": []}
+        for row in measured:
+            sides["Undecided" if row.undecided else "Above it" if row["gap"].value > 0 else "Below it"].append(row)
+        beaten = len(sides["Below it" if self.better == "higher" else "Above it"])
+        many = f", by a 95 % interval that holds for all {len(measured)} groups at once" if len(measured) > 1 else ""
+        text += f" {self.baseline.label} beats {beaten} of {counted(len(measured), 'other group')}{many}."
+        return text + "".join(f" {side}: {'; '.join(map(self.difference, of))}." for side, of in sides.items() if of)
 
-    def difference(self, row: Row, baseline: str) -> str:
-        """A clause: how far a group's mean is from the baseline's, and whether the seeds tell the two apart."""
-        gap, joint = row["gap"], row.at_once
+    def difference(self, row: Row) -> str:
+        """A clause: how far a group's mean is from the baseline's, from how many pairs or runs, and how sure it is."""
+        gap = row.estimates.get("gap_all_at_once", row["gap"])
         if not math.isfinite(gap.value):
-            return f"not comparable with {baseline}: no run of one of the two is finite"
-        write = fine([gap.value, *(joint or ())])
-        text = f"{write(abs(gap.value))} {'above' if gap.value >= 0 else 'below'} {baseline} on average ({gap.note})"
-        if joint is None:
+            return f"{row.label}, as no run of one of the two is finite"
+        write = fine([gap.value, *(gap.interval or ())])
+        text = f"{row.label} is {write(abs(gap.value))} {'above' if gap.value >= 0 else 'below'} ({gap.note})"
+        if math.isnan(gap.p):
             return f"{text}; with 1 seed there is no interval, so this may be chance"
-        says = "includes 0: these seeds do not tell the two apart" if row.undecided else "excludes 0"
-        many = f" that holds for all {len(self.rows) - 1} groups at once" if len(self.rows) > 2 else ""
-        return f"{text}; its 95 % interval{many}, [{', '.join(map(write, joint))}], {says}"
+        text += f", [{', '.join(map(write, gap.interval))}], which" if gap.interval else ", all by the same, which"
+        if gap.includes_0 or not row.undecided:
+            return f"{text} {'includes' if gap.includes_0 else 'excludes'} 0"
+        return f"{text} may be chance: p = {gap.p:.2g} in a permutation test"
 
     def to_csv(self) -> str:
         """All numbers, tidy. Lines with a seed are of one run, those without are of the group."""
@@ -212,10 +223,10 @@ class Comparison:
             for run, *values in zip(runs, *numbers.values(), strict=True):
                 for name, value in zip(numbers, values, strict=True):
                     writer.writerow([row.group.label, *run, name, value, "", "", 1])
-            for name, (value, interval, n, note, _) in row.estimates.items():
-                if n is not None:
-                    kind = ("_unpaired" if note == UNPAIRED else "_paired") if name == "gap" else ""
-                    writer.writerow([row.group.label, *of_all, name + kind, value, *(interval or ("", "")), n])
+            for name, e in row.estimates.items():
+                if e.n is not None:
+                    kind = ("_unpaired" if e.note.startswith(UNPAIRED) else "_paired") if name == "gap" else ""
+                    writer.writerow([row.group.label, *of_all, name + kind, e.value, *(e.interval or ("", "")), e.n])
         return out.getvalue()
 
     def to_latex(self) -> str:
@@ -328,6 +339,28 @@ def mean(scores: Sequence[Array], enough: int = FEW) -> Estimate:
     return Estimate(float(statistics.mean(finite)) if fewest else math.nan, interval, n)
 
 
+def gap(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]], level: float = 0.95) -> Estimate:
+    """The difference of the means of scores, which each task has by seed: by seed where most runs have a partner.
+
+    It has no interval where a task has one run or pair, or where all differ by the same.
+    """
+    runs = [[np.array([*scores.values()]) for scores in strata] for strata in (x, y)]
+    pairs = statistics.differences_of_pairs(x, y)
+    samples = [pairs] if pairs else runs
+    n, *others = (sum(map(len, strata)) for strata in samples)
+    note = counted(n, "pair") if pairs else f"{UNPAIRED}, {n} and {others[0]} runs"
+    fewest = min(len(of_task) for strata in samples for of_task in strata)
+    means = [float(statistics.mean(strata)) if fewest else math.nan for strata in samples]
+    found = Estimate(means[0] - sum(means[1:]), n=n, note=note)
+    if fewest < 2:
+        return found
+    low, high = statistics.student_interval(*samples, level=level)
+    flat = high - low <= 1e-9 * max(abs(low), abs(high))
+    # The signs of 5 pairs are all alike in 1 of 16 cases by chance: so few say more as runs without a partner.
+    p = statistics.permutation_p(*([pairs] if pairs and n > 5 else runs))
+    return found._replace(interval=None if flat else (low, high), p=p)
+
+
 def shown(estimate: Estimate, number: Callable[[float], str]) -> str:
     """``0.5 [0.2, 0.8]``."""
     between = f" [{', '.join(map(number, estimate.interval))}]" if estimate.interval else ""
@@ -371,9 +404,9 @@ class Sample:
 
     @property
     def by_seed(self) -> list[dict[int, float]]:
-        """The final scores on each task by seed."""
+        """The finite final scores on each task by seed."""
         return [
-            {run.seed: float(x) for run, x in zip(self.group.tasks[task], scores, strict=True)}
+            {run.seed: float(x) for run, x in zip(self.group.tasks[task], scores, strict=True) if math.isfinite(x)}
             for task, scores in zip(self.c.steps, self.final, strict=True)
         ]
 
@@ -448,25 +481,12 @@ def _improvement(s: Sample) -> Estimate | None:
 
 
 def _gap(s: Sample, level: float = 0.95) -> Estimate | None:
-    """The difference of means, by seed where each task has 2 or more that both groups have."""
-    if s.baseline is None:
-        return None
-    both = s.by_seed, s.baseline.by_seed
-    pairs = _finite([statistics.paired_differences(a, b) for a, b in zip(*both, strict=True)])
-    number = min(map(len, pairs))
-    if number > 1 or number == max(len(of_task) for of in both for of_task in of) == 1:
-        samples, note = [pairs], counted(number, "seed")
-    else:
-        samples, note = [_finite(s.final), _finite(s.baseline.final)], UNPAIRED
-    fewest = min(len(of_task) for strata in samples for of_task in strata)
-    value, *others = (float(statistics.mean(strata)) if fewest else math.nan for strata in samples)
-    interval = statistics.student_interval(*samples, level=level) if fewest > 1 else None
-    return Estimate(value - sum(others), interval, sum(map(len, samples[0])), note)
+    return gap(s.by_seed, s.baseline.by_seed, level) if s.baseline else None
 
 
 def _gap_at_once(s: Sample) -> Estimate | None:
-    gap = _gap(s, level=1 - 0.05 / max(1, s.compared))  # Bonferroni
-    return gap if gap and gap.interval else None
+    found = _gap(s, 1 - 0.05 / max(1, s.compared))  # Bonferroni
+    return found if found and found.p <= 1 else None
 
 
 def _normalized_score(s: Sample) -> Estimate | None:
@@ -487,7 +507,7 @@ class Statistic(NamedTuple):
     name: str
     of: Callable[[Sample], Estimate | None]
     heading: str = ""
-    show: Callable[[Comparison, Row, Estimate], str] = lambda c, row, e: c.number(e.value)
+    show: Callable[[Comparison, Row, Estimate], str] = lambda c, row, e: shown(e, c.number)
 
 
 def _seeds(c: Comparison, row: Row, e: Estimate) -> str:
@@ -512,16 +532,11 @@ STATISTICS = (
     Statistic("seeds", lambda s: Estimate(min(map(len, s.final))), "seeds", _seeds),
     Statistic("mean", lambda s: mean(s.final), "final", _with_error),
     Statistic("standard_error", lambda s: Estimate(statistics.standard_error(_finite(s.final)), n=mean(s.final).n)),
-    Statistic(
-        "iqm",
-        lambda s: _ranks(statistics.iqm, s.final, better=s.c.better),
-        "IQM [95 %]",
-        lambda c, row, e: shown(e, c.number),
-    ),
-    Statistic("area_under_curve", _areas, "AUC"),
-    Statistic("last_minus_first_task", _last_minus_first_task, "last - first task"),
-    Statistic("last_minus_first_third", _last_minus_first_third, "last - first third"),
-    Statistic("online_accuracy", partial(_mean_over_tasks, "task/online_accuracy"), "online accuracy"),
+    Statistic("iqm", lambda s: _ranks(statistics.iqm, s.final, better=s.c.better), "IQM [95 %]"),
+    Statistic("area_under_curve", _areas, "AUC [95 %]"),
+    Statistic("last_minus_first_task", _last_minus_first_task, "last - first task [95 %]"),
+    Statistic("last_minus_first_third", _last_minus_first_third, "last - first third [95 %]"),
+    Statistic("online_accuracy", partial(_mean_over_tasks, "task/online_accuracy"), "online accuracy [95 %]"),
     # The return before anything of a task was learned. For a task that comes again: how far that return is below the
     # one at the end of the task's last time.
     Statistic("first_return", partial(_mean_over_tasks, "task/first_return"), "before learning"),

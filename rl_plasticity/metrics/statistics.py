@@ -132,6 +132,37 @@ def paired_differences(x: Mapping[int, float], y: Mapping[int, float]) -> Array:
     return np.array([x[seed] - y[seed] for seed in sorted(x.keys() & y.keys())])
 
 
+def differences_of_pairs(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]]) -> list[Array]:
+    """x - y of each task by seed; empty unless most runs of each task have a partner of the same seed.
+
+    A few pairs say nothing of many runs without a partner.
+    """
+    found = [paired_differences(a, b) for a, b in zip(x, y, strict=True)]
+    most = all(2 * len(d) > max(len(a), len(b)) for d, a, b in zip(found, x, y, strict=True))
+    return found if most else []
+
+
+def permutation_p(*samples: Strata, resamples: int = 20_000, seed: int = 0) -> float:
+    """The two-sided p-value of a permutation test of ``mean(x)``, or of ``mean(x) - mean(y)`` (Fisher 1935).
+
+    By chance alone each difference has either sign, and each run may belong to either sample of its task. It is right
+    for any distribution of the scores, while Student's interval of a few runs that happen to be alike is too narrow.
+    At best it is 2 / 2^n with n differences, and 2 / binomial(n + m, n) with n and m runs of a task.
+    """
+    rng = np.random.default_rng(seed)
+    if len(samples) == 1:
+        drawn = mean([s * rng.choice([-1, 1], (resamples, len(s))) for s in samples[0]])
+        found = mean(samples[0])
+    else:
+        both = [np.concatenate(of_task) for of_task in zip(*samples, strict=True)]
+        mixed = [rng.permuted(np.tile(scores, (resamples, 1)), axis=1) for scores in both]
+        first = [len(s) for s in samples[0]]
+        drawn = mean([s[:, :n] for s, n in zip(mixed, first, strict=True)])
+        drawn = drawn - mean([s[:, n:] for s, n in zip(mixed, first, strict=True)])
+        found = mean(samples[0]) - mean(samples[1])
+    return float((1 + (np.abs(drawn) >= abs(found) * (1 - 1e-9)).sum()) / (resamples + 1))
+
+
 def value_at(steps: Steps, values: Array, at: Steps | Array | float) -> Array:
     """The latest value at or before each of the steps `at`; NaN before the first."""
     last = np.searchsorted(steps, at, side="right") - 1

@@ -1,14 +1,17 @@
 import csv
+from functools import partial
 
 import numpy as np
 import pytest
 from folders import curve, tasks, write_run
-from scipy.stats import sem, t
+from scipy.stats import sem, t, ttest_ind
 
+from rl_plasticity.comparison import table
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
 from rl_plasticity.comparison.table import summarize
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.folder import RunFolder
 
 STEPS = ["total_env_steps=3000", "random_env_steps=0"]
@@ -37,6 +40,8 @@ def test_the_table_s_numbers_are_those_by_hand(tmp_path):
     assert none["iqm"].value == 3  # of 5, one is left out at either end
     assert none["standard_error"].value == pytest.approx(np.std([1, 2, 3, 4, 100], ddof=1) / np.sqrt(5))
     assert none["area_under_curve"].value == pytest.approx(22 / 2)  # mean of 0, v/2, v
+    assert none["area_under_curve"].interval == pytest.approx(t.interval(0.95, 4, 11, sem([0.5, 1, 1.5, 2, 50])))
+    assert "11.0 [-16.1, 38.1]" in c.table()[1]
     assert none["steps_to_reach"].value == 3000
     assert sorted(none["steps_to_reach"].runs) == [2000, 2000, 3000, 3000, np.inf]
     # against 0..4: 1 beats 1 and ties 1, 2 beats 2 and ties, ...; 100 beats 5
@@ -48,14 +53,111 @@ def test_the_table_s_numbers_are_those_by_hand(tmp_path):
     assert none["mean"].interval == pytest.approx(t.interval(0.95, 4, 22, sem([1, 2, 3, 4, 100])))
 
 
-def test_seeds_are_paired_where_both_have_them_and_not_elsewhere(tmp_path):
-    shifted = {seed + 2: run for seed, run in finals(5, 6, 7).items()}  # seeds 2, 3, 4
-    groups = groups_of(tmp_path / "a", (STEPS, finals(1, 2, 3, 4)), (PERIODIC, shifted))
-    gap = summarize(groups).rows[0]["gap"]
-    assert (gap.value, gap.note) == ((3 - 5 + 4 - 6) / 2, "2 seeds")
-    apart = {seed + 10: run for seed, run in finals(5, 6, 7).items()}
-    gap = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2, 3, 4)), (PERIODIC, apart))).rows[0]["gap"]
-    assert (gap.value, gap.note) == (2.5 - 6, "unpaired")
+def test_seeds_are_paired_where_most_runs_have_a_partner_and_not_elsewhere(tmp_path):
+    def gap(folder, runs, by):
+        shifted = {seed + by: run for seed, run in finals(5, 6, 7).items()}
+        return summarize(groups_of(tmp_path / folder, (STEPS, finals(*runs)), (PERIODIC, shifted))).rows[0]["gap"]
+
+    both = gap("a", (1, 2, 3), 1)  # seeds 1 and 2 of three
+    assert (both.value, both.note, both.n) == ((2 - 5 + 3 - 6) / 2, "2 pairs", 2)
+    few = gap("b", (1, 2, 3, 4), 2)  # seeds 2 and 3 of four
+    assert (few.value, few.note) == (2.5 - 6, "unpaired, 4 and 3 runs")
+    none = gap("c", (1, 2, 3, 4), 10)
+    assert (none.value, none.note) == (2.5 - 6, "unpaired, 4 and 3 runs")
+
+
+def said_of(tmp_path, runs, others, **options):
+    """The verdict on a method's runs against those of others, by seed."""
+    folders = [(STEPS, finals(0)), (["reg=l2", *STEPS], finals(0))]
+    folders = [
+        (a, {seed: curve([float(x)]) for seed, x in of.items()})
+        for (a, _), of in zip(folders, (others, runs), strict=True)
+    ]
+    return summarize(groups_of(tmp_path, *folders), **options)
+
+
+def test_two_shared_seeds_of_ten_decide_nothing_that_all_twenty_runs_leave_open(tmp_path):
+    rng = np.random.default_rng(2)
+    runs, others = rng.normal(0, 4, 10), rng.normal(0, 4, 10)
+    others[:2] = runs[8:] - [3.0, 3.05]  # the two that share a seed
+    c = said_of(tmp_path, dict(enumerate(runs)), {seed + 8: x for seed, x in enumerate(others)})
+    gap = c.rows[1]["gap"]
+    assert (gap.note, gap.value) == ("unpaired, 10 and 10 runs", pytest.approx(runs.mean() - others.mean()))
+    assert gap.interval == pytest.approx((*ttest_ind(runs, others, equal_var=False).confidence_interval(),))
+    assert "excludes 0" not in c.verdict()
+
+
+@pytest.mark.parametrize("pairs", range(2, 9))
+def test_pairs_that_all_differ_by_the_same_have_no_interval_and_decide_from_six_on_as_a_sign_test(tmp_path, pairs):
+    runs = {seed: 10.0 * seed for seed in range(pairs)}
+    c = said_of(tmp_path, {seed: x + 1 for seed, x in runs.items()}, runs)
+    assert c.rows[1]["gap"].interval is None
+    assert c.rows[1].undecided == (pairs < 6)
+    assert ("excludes 0" in c.verdict()) == (pairs >= 6)
+    assert f"{pairs} pairs" in c.verdict()
+    assert "[1.0" not in c.verdict() + c.to_csv()
+
+
+def test_the_verdict_says_of_each_method_where_it_is_and_how_many_one_of_them_beats(tmp_path):
+    spread = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    ends = {"none": 5, "l2": 9, "swr": 1, "wrs": 5.05, "spectral": 12}
+    folders = [
+        ([f"reg={name}", *STEPS], finals(*(end + spread[:: 1 if name != "wrs" else -1]).tolist()))
+        for name, end in ends.items()
+    ]
+    groups = groups_of(tmp_path, *folders)
+    verdict = summarize(groups).verdict()
+    above, below, undecided = (
+        verdict.partition(side)[2].partition(". ")[0] for side in ("Above it:", "Below it:", "Undecided:")
+    )
+    assert ["l2" in above, "spectral" in above, "swr" in below, "wrs" in undecided] == [True] * 4
+    assert "swr" not in above + undecided
+    assert "none beats 1 of 4 other groups" in verdict
+    assert "l2 beats 3 of 4 other groups" in summarize(groups, baseline="l2").verdict()
+    assert "l2 beats 1 of 4 other groups" in summarize(groups, baseline="l2", direction="lower").verdict()
+
+
+DRAWN = {
+    "normal": lambda rng, n: rng.normal(size=n),
+    "skewed": lambda rng, n: np.exp(rng.normal(size=n)),
+    "heavy": lambda rng, n: rng.standard_t(2, size=n),
+    "solved or not": lambda rng, n: rng.integers(2, size=n) + 0.01 * rng.normal(size=n),
+    "five of a hundred": lambda rng, n: (rng.random(n) < 0.2).astype(float),
+}
+
+
+@pytest.mark.parametrize("drawn", DRAWN.values(), ids=DRAWN)
+@pytest.mark.parametrize(
+    ("n", "m", "shared"), [(3, 3, 3), (5, 5, 5), (10, 10, 2), (10, 10, 10), (2, 9, 1), (3, 12, 0), (7, 6, 6)]
+)
+def test_runs_of_the_same_method_are_told_apart_in_one_of_twenty_comparisons_at_most(n, m, shared, drawn, monkeypatch):
+    monkeypatch.setattr(statistics, "permutation_p", partial(statistics.permutation_p, resamples=200))
+    rng, times = np.random.default_rng(0), 400
+    told = 0
+    for _ in range(times):
+        x, y = (
+            dict(zip(range(first, first + k), drawn(rng, k).tolist(), strict=True))
+            for first, k in ((0, n), (n - shared, m))
+        )
+        gap = table.gap([x], [y])
+        told += gap.p <= 0.05 and not gap.includes_0
+    assert told / times <= 0.05 + 5 * (0.05 * 0.95 / times) ** 0.5
+
+
+@pytest.mark.parametrize(("n", "shared"), [(5, 5), (6, 6), (10, 2), (10, 9)])
+def test_the_interval_of_a_gap_covers_it_in_19_of_20_comparisons(n, shared, monkeypatch):
+    monkeypatch.setattr(statistics, "permutation_p", lambda *samples: 0.0)
+    rng, times = np.random.default_rng(1), 4000
+    covered = 0
+    for _ in range(times):
+        of_seed = rng.normal(size=2 * n)
+        x, y = (
+            dict(zip(seeds, (of_seed[seeds] + rng.normal(size=n)).tolist(), strict=True))
+            for seeds in (np.arange(n), np.arange(n) + n - shared)
+        )
+        low, high = table.gap([x], [y]).interval
+        covered += low <= 0 <= high
+    assert covered / times >= 0.95 - 5 * (0.05 * 0.95 / times) ** 0.5
 
 
 def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_is_marked(tmp_path):
@@ -206,7 +308,7 @@ def test_a_run_that_is_not_finite_is_the_worst_in_ranks_and_in_no_mean(tmp_path)
     assert l2["iqm"].value == pytest.approx((100 + 102 + 104) / 3)  # of five, the one that diverged is left out below
     assert l2["iqm"].interval[0] == -inf
     assert l2["probability_of_improvement"].value == pytest.approx(4 / 5)
-    assert (l2["gap"].n, l2["gap"].note, l2["gap"].value) == (4, "4 seeds", 103 - 91.5)
+    assert (l2["gap"].n, l2["gap"].note, l2["gap"].value) == (4, "4 pairs", 103 - 91.5)
     assert c.table()[2][1] == "5 (1 not finite)"
     assert (none["mean"].n, none["area_under_curve"].n, none["area_under_curve"].value) == (5, 4, 91.5 / 2)
     assert "nan" not in c.verdict()
