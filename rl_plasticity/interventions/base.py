@@ -84,7 +84,8 @@ class Intervention:
     Args:
         every_updates: the period in updates; None means that updates trigger nothing.
         every_tasks: the period in tasks; None means that tasks trigger nothing.
-        at_updates: additional numbers of updates at which to intervene.
+        at_updates: additional numbers of updates at which to intervene. Without any of the three it is never `due`, and
+            acts where `apply_` is called.
 
     Attributes:
         targets: networks that track the changed one stay, change in the same way, or become copies of it.
@@ -93,7 +94,7 @@ class Intervention:
         forgets: whether a network has to learn again afterwards.
 
     Raises:
-        SettingsError: a setting is out of range, or there is no period at all.
+        SettingsError: a setting is out of range.
     """
 
     targets: Literal["stay", "alike", "copy"] = "stay"
@@ -108,8 +109,6 @@ class Intervention:
         every_tasks: EveryTasks = None,
         at_updates: Annotated[Sequence[int], Setting("additional numbers of updates at which to intervene")] = (),
     ) -> None:
-        if every_updates is None and every_tasks is None and not at_updates:
-            raise SettingsError("an intervention needs every_updates or every_tasks, got neither")
         self.every_updates, self.every_tasks, self.at_updates = every_updates, every_tasks, set(at_updates)
 
     def due(self, updates: int) -> bool:

@@ -198,7 +198,7 @@ def _interventions(
         once: the number of updates after which each acts, in place of its periods.
 
     Raises:
-        SettingsError: `once` is given, but there is no intervention.
+        SettingsError: `once` is given, but there is no intervention; or one would never act.
     """
     if once is not None and all(reset.name == "none" for reset in groups):
         raise SettingsError(f"{ONCE}={once} needs an intervention: reset=NAME")
@@ -211,5 +211,7 @@ def _interventions(
         made = make_intervention(reset.name, **reset.settings)
         if once is not None:
             made.every_updates, made.every_tasks, made.at_updates = None, None, {once}
+        elif made.every_updates is None and made.every_tasks is None and not made.at_updates:
+            raise SettingsError(f"reset={reset.name} needs every_updates or every_tasks, got neither")
         interventions.append((made, None if len(equal) == len(groups) else runs))
     return interventions

@@ -84,12 +84,13 @@ def test_it_is_due_at_every_multiple_of_its_period_or_at_changes_of_task_but_not
     assert [n for n in range(7) if by_task.due_at_task(n)] == [2, 4, 6]
     assert not any(by_task.due(n) for n in range(300))
     assert not any(intervention(name).due_at_task(n) for n in range(7))
+    without = make_intervention(name, every_updates=None)  # acts where apply_ is called
+    assert not any(without.due(n) or without.due_at_task(n) for n in range(300))
 
 
 REFUSED = [  # an intervention, its settings, what the refusal names
     *((name, {"every_updates": 0}, ["every_updates", "0"]) for name in INTERVENTIONS),
     *((name, {"every_tasks": -1}, ["every_tasks", "-1"]) for name in INTERVENTIONS),
-    *((name, {"every_updates": None}, ["every_updates or every_tasks"]) for name in INTERVENTIONS),
     ("shrink_perturb", {"coef": 1.5}, ["coef", "0 to 1", "1.5"]),
     ("shrink_perturb", {"init": "new"}, ["init", "saved", "fresh", "'new'"]),
     ("head", {"num_layers": 0}, ["num_layers", "1", "null", "0"]),
@@ -497,7 +498,7 @@ def test_an_intervention_of_somebody_s_own_is_counted_and_a_decay_of_the_learnin
     learner, _ = trained(CASES["stacked3"])
     LearningRateDecay(at_updates=[1]).apply_(learner)
     assert learner.counts == {}
-    done = Halve(every_updates=1).apply_(learner)
+    done = Halve().apply_(learner)  # at once: no period is needed
     assert done["reset_weights"].tolist() == [learner.net[0].weight[0].numel()] * 3
     assert learner.counts["resets"].tolist() == [1, 1, 1]
 

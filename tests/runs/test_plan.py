@@ -12,6 +12,7 @@ from folders import go, resume
 from rl_plasticity import supervised, train
 from rl_plasticity.configs.commands import Supervised, Train, period
 from rl_plasticity.configs.schema import load
+from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import SideBySide
 from rl_plasticity.runs import machine
@@ -74,6 +75,12 @@ def test_each_reset_and_each_of_its_periods_is_for_its_own_runs_and_none_for_no_
     assert found() == []
     of_tasks = Plan.of(load(Supervised, ["reset=[none,periodic,head]", "reset.head.every_updates=20"])).interventions
     assert [(i.every_updates, i.every_tasks, runs) for i, runs in of_tasks] == [(None, 1, [1]), (20, None, [2])]
+
+
+@pytest.mark.parametrize("name", INTERVENTIONS)
+def test_an_intervention_that_would_never_act_is_refused(name):
+    s = load(Train, [f"reset={name}", "reset.every_updates=null"])
+    refused(lambda: Plan.of(s), f"reset={name}", "every_updates or every_tasks")
 
 
 CHOICES = {  # what stands side by side, its name there, and the same alone
