@@ -259,10 +259,13 @@ class Structure:
         found = []
         for node in self.nodes:
             sources = self._past_activations(node.inputs)[0] - {INPUT} if node.role == "activation" else set()
+            between: set[int] = set()
             while sources and all(self.nodes[i].role in ("norm", "gain", "shift") for i in sources):
+                between |= sources
                 sources = {k for i in sources for k in self._past_activations(self.nodes[i].inputs)[0]} - {INPUT}
             if sources:
-                found.append(HiddenLayer(self.nodes[max(sources)], (), node.name, node.call, ()))
+                norms = tuple(self.nodes[i] for i in sorted(between, reverse=True) if self.nodes[i].role == "norm")
+                found.append(HiddenLayer(self.nodes[max(sources)], norms, node.name, node.call, ()))
         return found
 
 

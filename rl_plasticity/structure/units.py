@@ -17,6 +17,7 @@ class HiddenLayer:
     """The hidden units of one layer: what feeds them, the non-linearity they come out of, and what they feed.
 
     Attributes:
+        norms: the norm layers between that layer and the non-linearity, the last one first.
         activation: the activation module's name, or ``relu()`` for a function.
         call: which call of that module or function it is.
     """

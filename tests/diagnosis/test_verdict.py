@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from conftest import refused
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -287,6 +288,20 @@ def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimiz
     assert (optimizer.defaults["momentum"], optimizer.param_groups[0]["lr"]) == (0.9, 1.5)
     assert {id(p) for p in optimizer.param_groups[0]["params"]} == {id(p) for p in learner.parameters()}
     assert not torch.equal(learner(X), net(X))  # what was added is in the copy, and not in the network
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm, nn.BatchNorm1d, lambda n: nn.LayerNorm(n, elementwise_affine=False)])
+def test_layer_norm_is_not_tried_where_a_norm_layer_is_already(norm) -> None:
+    def subject_of(*norms: nn.Module) -> Subject:
+        net = nn.Sequential(
+            nn.Linear(8, 32), norm(32), nn.ReLU(), nn.Linear(32, 32), *norms, nn.ReLU(), nn.Linear(32, 4)
+        )
+        return Subject(net, (), make, without_dropout=True)
+
+    some = subject_of()
+    with_layer_norm(some, make(), X)
+    assert [name for name, module in some.net.named_modules() if module._forward_hooks] == ["3"]
+    refused(lambda: with_layer_norm(subject_of(norm(32)), make(), X), "norm layer", error=ValueError)
 
 
 def test_layer_norm_is_tried_behind_convolutions_and_a_remedy_that_does_not_fit_is_left_out(monkeypatch) -> None:

@@ -219,6 +219,8 @@ def test_hidden_units_come_out_of_functions_too(example):
         ("a", ["norm"], "relu()", "b"),
         ("b", [], "tanh()", "c"),
     ]
+    every = read(net, example).activations()
+    assert [(u.activation, [n.name for n in u.norms]) for u in every] == [("relu()", ["norm"]), ("tanh()", [])]
     x = torch.randn(7, 4)
     first, second = activations_of(net, units, (x,))
     expected = F.relu(net.norm(net.a(x)))
