@@ -105,6 +105,11 @@ def in_short(names: Iterable[object]) -> str:
     return ", ".join(every[:3]) + (f" and {len(every) - 3} more" if len(every) > 3 else "")
 
 
+def counted(number: float, noun: str) -> str:
+    """A rounded number of things: ``1 seed``, ``2 seeds``."""
+    return f"{number:.0f} {noun}" if round(number) == 1 else f"{number:.0f} {noun}s"
+
+
 def shown(value: object) -> str:
     """A value for a message: on one line, and no longer than a line."""
     text = repr(value)

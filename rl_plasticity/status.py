@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from rl_plasticity import command_line, plugins
 from rl_plasticity.configs.written import parse as parsed
-from rl_plasticity.errors import SettingsError, printable
+from rl_plasticity.errors import SettingsError, counted, printable
 from rl_plasticity.runs.folder import find
 from rl_plasticity.runs.state import STATES, Status, at, read
 from rl_plasticity.settings import Declared, Setting
@@ -68,7 +68,7 @@ def table(statuses: Sequence[Status], now: float) -> list[str]:
         first += "".join(f"\n{text}" for text in (line, *(f"    {printable(note)}" for note in _notes(s))))
     count = Counter(s.state for s in statuses)
     states = dict.fromkeys(["running", "finished", "failed", *(state for state in STATES if count[state])])
-    runs = "1 run" if len(statuses) == 1 else f"{len(statuses)} runs"
+    runs = counted(len(statuses), "run")
     return [*first.split("\n"), "", f"{runs}: {', '.join(f'{count[state]} {state}' for state in states)}"]
 
 
@@ -76,7 +76,7 @@ def _cells(s: Status, now: float) -> tuple[str, ...]:
     of = f"{100 * s.done // s.total}% of {s.total:,}" if s.total else str(s.done)
     return (
         s.state,
-        f"{of} {s.unit}" if s.unit else "",
+        f"{of} {s.unit.removesuffix('s') if (s.total or s.done) == 1 else s.unit}" if s.unit else "",
         f"{s.rate:.4g}/s" if s.rate else "",
         f"{at(s.ends)} ({command_line.about(s.ends - now)})" if s.ends else "",
         s.latest[0] if len(s.latest) == 1 else "",

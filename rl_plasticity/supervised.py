@@ -15,7 +15,7 @@ from rl_plasticity import command_line
 from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, counted
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
@@ -130,8 +130,8 @@ def expected_updates(s: Supervised, sequence: TaskSequence) -> float:
 
 def length(s: Supervised, parts: Parts) -> tuple[float, str]:
     """Number of updates of a run, and its length in words."""
-    tasks = f"{parts.sequence.num_tasks} {'task' if parts.sequence.num_tasks == 1 else 'tasks'}"
-    return expected_updates(s, parts.sequence), f"{tasks} of {s.epochs_per_task} epochs"
+    words = f"{counted(parts.sequence.num_tasks, 'task')} of {counted(s.epochs_per_task, 'epoch')}"
+    return expected_updates(s, parts.sequence), words
 
 
 def train(session: Session[Supervised], parts: Parts) -> bool:

@@ -18,7 +18,7 @@ from rl_plasticity.configs.commands import Train, planned_updates, restart_every
 from rl_plasticity.envs import Envs
 from rl_plasticity.envs.control import step_limit
 from rl_plasticity.envs.vector import say_if_endless
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun, SettingsError, counted
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.machine import require_memory
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
@@ -80,7 +80,8 @@ def build(s: Train, plan: Plan) -> Parts:
     spaces, runs = eval_envs.spaces, len(plan.seeds)
     capacity = min(s.buffer_size, s.total_env_steps)
     stored = spaces.obs_dim * (1 if spaces.levels else 4) + 4 * (spaces.act_dim + 2)  # bytes of a transition
-    what = f"the replay buffer of {runs} runs with buffer_size={s.buffer_size}, total_env_steps={s.total_env_steps}"
+    given = f"buffer_size={s.buffer_size}, total_env_steps={s.total_env_steps}"
+    what = f"the replay buffer of {counted(runs, 'run')} with {given}"
     require_memory(1.0 * runs * capacity * stored, s.device, what)
     agent = make_agent(s, plan, spaces)
     if s.diagnose_every_updates or plan.interventions:
@@ -139,7 +140,7 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
 
 def length(s: Train, _: Parts) -> tuple[float, str]:
     """Number of updates of a run, and its length in words."""
-    return planned_updates(s), f"{s.total_env_steps} env steps"
+    return planned_updates(s), counted(s.total_env_steps, "env step")
 
 
 def train(session: Session[Train], parts: Parts) -> bool:

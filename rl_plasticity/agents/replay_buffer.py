@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rl_plasticity.errors import counted
 from rl_plasticity.step import Step
 
 
@@ -185,8 +186,8 @@ class ReplayBuffer:
         size, newest = state["size"], state["newest_obs"]
         if size > self.capacity or newest.shape != self.obs[:, 0].shape:
             raise ValueError(
-                f"a replay buffer of {self.runs} runs, capacity {self.capacity} and obs_dim {self.obs.shape[2]} cannot "
-                f"take {size} transitions of obs {list(newest.shape)}"
+                f"a replay buffer of {counted(self.runs, 'run')}, capacity {self.capacity} and obs_dim "
+                f"{self.obs.shape[2]} cannot take {counted(size, 'transition')} of obs {list(newest.shape)}"
             )
         self.added, self.head = state["added"], size
         self.obs[:, size], self.end[:, size] = newest.to(self.obs.device), 0
@@ -195,7 +196,7 @@ class ReplayBuffer:
         if size:
             kept = {name: state[name][-size:] for name in ("obs", "act", "reward", "end")}
             if any(len(values) != size for values in kept.values()):
-                raise ValueError(f"a replay buffer of {size} transitions has the rows of fewer")
+                raise ValueError(f"a replay buffer of {counted(size, 'transition')} has the rows of fewer")
             truncated = kept["end"] > 0
             slot = truncated.cumsum(0)  # each run's are numbered from 1
             kept["end"] = torch.where(truncated, slot.int(), kept["end"])

@@ -7,6 +7,7 @@ from html import escape
 from rl_plasticity.comparison.figures import Drawn
 from rl_plasticity.comparison.groups import differing
 from rl_plasticity.comparison.table import Comparison
+from rl_plasticity.errors import counted
 from rl_plasticity.runs.names import short
 
 GENERATOR = '<meta name="generator" content="rl_plasticity.compare">'
@@ -26,7 +27,7 @@ def render(c: Comparison, figures: Sequence[tuple[Drawn, bytes]], command: str) 
     differ = differing([g.settings for g in groups])
     same = {name: short(value) for name, value in groups[0].settings.items() if name not in differ}
     settings = [["group", *differ], *([g.label, *(short(g.settings.get(n)) for n in differ)] for g in groups)]
-    title = f"{', '.join(c.steps)}: {len(groups)} groups of runs"
+    title = f"{', '.join(c.steps)}: {counted(len(groups), 'group')} of runs"
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(c.verdict())}</p>",
         f"<ul>{''.join(f'<li>{escape(warning)}</li>' for warning in c.warnings)}</ul>",

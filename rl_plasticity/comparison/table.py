@@ -14,7 +14,7 @@ import numpy as np
 
 from rl_plasticity.comparison.groups import Group, default_baseline
 from rl_plasticity.comparison.loading import Run
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError, counted, nearest
 from rl_plasticity.metrics import Direction, statistics
 from rl_plasticity.metrics.measured import better
 from rl_plasticity.metrics.statistics import Array, Interval, Steps
@@ -348,7 +348,7 @@ def gap(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]], leve
     pairs = statistics.differences_of_pairs(x, y)
     samples = [pairs] if pairs else runs
     n, *others = (sum(map(len, strata)) for strata in samples)
-    note = counted(n, "pair") if pairs else f"{UNPAIRED}, {n} and {others[0]} runs"
+    note = counted(n, "pair") if pairs else f"{UNPAIRED}, {n} and {counted(others[0], 'run')}"
     fewest = min(len(of_task) for strata in samples for of_task in strata)
     means = [float(statistics.mean(strata)) if fewest else math.nan for strata in samples]
     found = Estimate(means[0] - sum(means[1:]), n=n, note=note)
@@ -372,11 +372,6 @@ def fine(values: Iterable[float]) -> Callable[[float], str]:
     largest = max(map(abs, filter(math.isfinite, values)), default=0.0)
     decimals = 3 - math.ceil(math.log10(largest)) if largest else 1
     return f"{{:.{max(0, decimals)}f}}".format if decimals <= 6 else "{:.2e}".format
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 seed``, ``2 seeds``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # ------------------------------------------------------------------------------------------------------------------

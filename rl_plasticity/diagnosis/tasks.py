@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import SettingsError, first_line
+from rl_plasticity.errors import SettingsError, counted, first_line
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import wide
@@ -135,7 +135,7 @@ def outputs_of(net: nn.Module, bank: Bank) -> tuple[Callable[[Any], Tensor], Ten
     shape = next(([*x.shape] for x in tensors_in(output) if x.is_floating_point()), [])
     if bank.size not in shape[k:]:
         raise SettingsError(
-            f"the network's output must have an axis of the {bank.size} examples, got {shape or 'no tensor'}"
+            f"the network's output must have an axis of the {counted(bank.size, 'example')}, got {shape or 'no tensor'}"
         )
     axis = shape.index(bank.size, k)
     layout = partial(_laid_out, runs=k, axis=axis)

@@ -8,6 +8,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import counted
 from rl_plasticity.regularizers.base import Regularizer, RunSlice, penalty_of, view_of
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
 
@@ -27,7 +28,9 @@ class SideBySide(Regularizer):
         super().__init__(net)
         total = sum(number for number, _ in parts)
         if self.runs != (total,):
-            raise ValueError(f"the parts have {total} runs together, the network has the runs axes {list(self.runs)}")
+            raise ValueError(
+                f"the parts have {counted(total, 'run')} together, the network has the runs axes {list(self.runs)}"
+            )
         ends = itertools.accumulate(number for number, _ in parts)
         self.slices = [slice(end - number, end) for end, (number, _) in zip(ends, parts, strict=True)]
         self._consist_of(make(_cut(net, runs)) for (_, make), runs in zip(parts, self.slices, strict=True))

@@ -17,7 +17,7 @@ from torch import nn
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import ONCE, Supervised, Train
 from rl_plasticity.configs.written import Asked, by_name
-from rl_plasticity.errors import SettingsError, reason, refused
+from rl_plasticity.errors import SettingsError, counted, reason, refused
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.files import write_text
@@ -103,7 +103,7 @@ def state_of(
     """
     once, made = s.reset_once_after_updates, int(saved["progress"]["updates"])
     if once is not None and once <= made and once != parent.reset_once_after_updates:
-        raise SettingsError(f"{ONCE}={once} has passed: {made} updates were made at={s.at}")
+        raise SettingsError(f"{ONCE}={once} has passed: {counted(made, 'update')} came before at={s.at}")
     name = next(part for part in ("agent", "learner") if part in saved)
     module, before = make(s, plan), make(parent, Plan.of(parent)).state_dict()
     try:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.configs import presets
 from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train, called
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.errors import SettingsError, counted, nearest
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs.names import RunName
@@ -119,9 +119,8 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     """
     seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
     several = [name.group for name in plan.names[:: s.seeds] if name.group]
-    number = "1 run" if len(plan.names) == 1 else f"{len(plan.names)} runs"
-    lines = [f"{number}: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
-    lines.append(f"{updates:.0f} updates of each, in {length}")
+    lines = [f"{counted(len(plan.names), 'run')}: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
+    lines.append(f"{counted(updates, 'update')} of each, in {length}")
     if left_out := presets.leaves_out(called(type(s)), s.preset):
         papers = presets.settings_of("train", s.preset)
         members = {name for variant in variants(s) for group in variant[1:] for name in group.name.split("+")}
@@ -132,7 +131,7 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
 
 def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
     """Print a line for each period that is longer than a run, and for a last reset that comes at a run's very end."""
-    length = f"the run has {updates:.0f} updates, {tasks} tasks"
+    length = f"the run has {counted(updates, 'update')}, {counted(tasks, 'task')}"
     for intervention, _ in plan.interventions:
         every, every_tasks, once = intervention.every_updates, intervention.every_tasks, intervention.at_updates
         of = {"reset.every_updates": every, "reset.every_tasks": every_tasks, ONCE: min(once, default=None)}
@@ -141,7 +140,9 @@ def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
         if left is None and not (every_tasks and every_tasks < tasks) and not any(n <= updates for n in once):
             print(f"no reset will come: {periods}; {length}", file=sys.stderr)
         elif every and left is not None and left < LEARNS_AGAIN * every and intervention.forgets:
-            print(f"the last reset comes {left:.0f} updates before the end: {periods}; {length}", file=sys.stderr)
+            print(
+                f"the last reset comes {counted(left, 'update')} before the end: {periods}; {length}", file=sys.stderr
+            )
     longest = {n: v for reg in plan.groups for n, v in reg.settings.items() if n.endswith("every_updates")}
     for name, value in longest.items():
         if value > updates > 0:

@@ -9,6 +9,8 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from rl_plasticity.errors import counted
+
 
 @dataclass
 class Progress:
@@ -104,7 +106,7 @@ class Clock:
 
     def show_evaluation(self, done: int, episodes: int) -> None:
         """Show on the bar, at most once a second, how many episodes of an evaluation are done."""
-        text = f"{self.rate:.0f} updates/s, evaluating: {done} of {episodes} episodes"
+        text = f"{self.rate:.0f} updates/s, evaluating: {done} of {counted(episodes, 'episode')}"
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(0)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from rl_plasticity.compiling.compiled import set_tracing
 from rl_plasticity.compiling.shares import Cut, Shares, cuts, largest_product
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.errors import FaultyRun, first_line
+from rl_plasticity.errors import FaultyRun, counted, first_line
 from rl_plasticity.runs import provenance
 from rl_plasticity.runs.checkpoint import Checkpoints, Part
 from rl_plasticity.runs.folder import RunFolder
@@ -192,7 +192,7 @@ class Session(Generic[S]):
     @property
     def when(self) -> str:
         """The same in words, for messages: ``at env step 300``."""
-        return f"at env step {self.axis}" if self.unit == "env steps" else f"after {self.axis} updates"
+        return f"at env step {self.axis}" if self.unit == "env steps" else f"after {counted(self.axis, 'update')}"
 
     def goes_on(self) -> bool:
         """Whether to make another step: it is not the end, no signal came, and no callback ended the run."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.errors import counted
 from rl_plasticity.structure.calling import Example
 from rl_plasticity.structure.layer import Layer, lookup, unwrapped
 from rl_plasticity.structure.walk import Walk
@@ -52,8 +53,8 @@ class HiddenLayer:
         axis = k + 1 if conv else activation.ndim - 1  # channels behind the examples, else last
         if activation.ndim < k + 2 + conv or activation.shape[axis] != units:
             raise ValueError(
-                f"{self.activation!r} gives {[*activation.shape]} for the {units} units of {self.incoming.name!r}: "
-                "inputs must be a batch, with the examples in their first axis"
+                f"{self.activation!r} gives {[*activation.shape]} for the {counted(units, 'unit')} of "
+                f"{self.incoming.name!r}: inputs must be a batch, with the examples in their first axis"
             )
         return activation.movedim(axis, k).flatten(k + 1)
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 from rl_plasticity import plugins
 from rl_plasticity.configs import written
 from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, members_of
-from rl_plasticity.errors import SettingsError, refused
+from rl_plasticity.errors import SettingsError, counted, refused
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
@@ -71,7 +71,7 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     same = (folder, Path.cwd(), threads, tuple(plugins.loaded))
     jobs = [Job(command.name, run.arguments, run.folder, *same) for run in todo]
     where = os.path.relpath(folder)
-    print(f"{len(todo)} of {len(everything)} runs are to be made; their output is in {where}", flush=True)
+    print(f"to make: {len(todo)} of {counted(len(everything), 'run')}; their output is in {where}", flush=True)
     with _Stop(folder / "stop") as stop:
         launcher.launch(jobs)
     outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}

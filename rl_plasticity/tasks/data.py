@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_plasticity.errors import SettingsError, choose, reason
+from rl_plasticity.errors import SettingsError, choose, counted, reason
 from rl_plasticity.paths import expanded
 from rl_plasticity.plugins import Choices
 from rl_plasticity.seeding import derive
@@ -88,11 +88,13 @@ class Data:
         train_x, train_y = train
         size = len(train_y) if train_size is None else train_size
         if not 1 <= size <= len(train_y):
-            raise DataError(f"data.train_size must be from 1 to the {len(train_y)} images of {name}, got {size}")
+            raise DataError(
+                f"data.train_size must be from 1 to the {counted(len(train_y), 'image')} of {name}, got {size}"
+            )
         parts = {"train": (train_x[:size], train_y[:size]), "test": test}
         x, y = parts[validation_from]
         if not 0 <= validation < len(y):
-            which = f"{len(y)} {'training' if validation_from == 'train' else 'test'} images"
+            which = counted(len(y), f"{'training' if validation_from == 'train' else 'test'} image")
             raise DataError(f"data.validation must be from 0 to one less than the {which} of {name}, got {validation}")
         order = _evenly(y, shuffle=True)
         left, taken = order[validation:].sort().values, order[:validation].sort().values
@@ -342,8 +344,8 @@ def checked(
         expected = times(shape) if len(shape) == 3 else "three numbers"
         raise DataError(f"{where}: images are {times(x.shape[1:])} (channels, height, width), expected {expected}")
     if y.ndim != 1 or len(x) != len(y) or not len(y):
-        labels = len(y) if y.ndim == 1 else times(y.shape)
-        raise DataError(f"{where}: {len(x)} images and {labels} labels, expected as many of each and at least one")
+        labels = counted(len(y), "label") if y.ndim == 1 else f"{times(y.shape)} labels"
+        raise DataError(f"{where}: {counted(len(x), 'image')} and {labels}, expected as many of each and at least one")
     if y.is_floating_point() or y.min() < 0 or y.max() >= num_classes:
         raise DataError(f"{where}: labels from {y.min()} to {y.max()}, expected integers from 0 to {num_classes - 1}")
     if x.dtype == torch.uint8:

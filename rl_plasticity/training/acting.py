@@ -16,7 +16,7 @@ from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Train, restart_every, updates_by
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.envs import Envs
-from rl_plasticity.errors import FaultyRun
+from rl_plasticity.errors import FaultyRun, counted
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import PROBE, task_of
@@ -165,7 +165,9 @@ class AgentUpdates(Updates[Any]):
         left = unprimed(self.s, self.session.progress)
         now = min(left, PRIMED_AT_ONCE)
         metrics = self._make(now, is_logged=False)
-        self.session.clock.latest = f"primed with {self.s.prime_updates - left + now} of {self.s.prime_updates} updates"
+        self.session.clock.latest = (
+            f"primed with {self.s.prime_updates - left + now} of {counted(self.s.prime_updates, 'update')}"
+        )
         if now == left:
             self.log(metrics)
             self.probing.measure()

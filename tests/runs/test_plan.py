@@ -12,11 +12,12 @@ from folders import go, resume
 from rl_plasticity import supervised, train
 from rl_plasticity.configs.commands import Supervised, Train, period
 from rl_plasticity.configs.schema import load
+from rl_plasticity.errors import counted
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import SideBySide
 from rl_plasticity.runs import machine
-from rl_plasticity.runs.plan import Plan, variants
+from rl_plasticity.runs.plan import Plan, foretold, variants, warn_of_what_never_comes
 
 # train makes 60 updates of 16 transitions, supervised 12 of 100 images.
 PENDULUM = [*folders.PENDULUM, "total_env_steps=50", "replay_ratio=2", "eval_every_env_steps=50"]
@@ -81,6 +82,19 @@ def test_each_reset_and_each_of_its_periods_is_for_its_own_runs_and_none_for_no_
 def test_an_intervention_that_would_never_act_is_refused(name):
     s = load(Train, [f"reset={name}", "reset.every_updates=null"])
     refused(lambda: Plan.of(s), f"reset={name}", "every_updates or every_tasks")
+
+
+def test_one_of_a_thing_is_named_in_the_singular(capsys):
+    one = load(Supervised, once([*DIGITS, "num_tasks=1", "epochs_per_task=1", "data.train_size=100"]))
+    parts = supervised.build(one, Plan.of(one))
+    assert foretold(one, Plan.of(one), *supervised.length(one, parts))[:2] == [
+        "1 run: seed 0",
+        "1 update of each, in 1 task of 1 epoch",
+    ]
+    parts.close()
+    warn_of_what_never_comes(Plan.of(load(Train, ["reset=head", "reset.every_updates=3"])), 1, 1)
+    assert "the run has 1 update, 1 task\n" in capsys.readouterr().err
+    assert [counted(n, "step") for n in (0, 1, 1.2, 2)] == ["0 steps", "1 step", "1 step", "2 steps"]
 
 
 CHOICES = {  # what stands side by side, its name there, and the same alone
