@@ -5,6 +5,7 @@ import math
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +17,13 @@ from rl_plasticity.configs.written import by_name
 from rl_plasticity.errors import SettingsError, nearest, printable, refused
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
-from rl_plasticity.runs.folder import find
+from rl_plasticity.runs.folder import RunFolder, find
 
 # rl_plasticity.comparison needs torch and matplotlib, which --help and a misspelled option do not wait for.
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from rl_plasticity.comparison.loading import Run
     from rl_plasticity.comparison.table import Comparison
     from rl_plasticity.metrics import Direction
 
@@ -92,25 +94,16 @@ def compare(
         raise SettingsError(f"target must be a number, got {target}")
     if better not in (None, "higher", "lower"):
         raise SettingsError(f"better must be higher or lower, got {better!r}")
-    folders = find(places)
     place = expanded(out).resolve() if out is not None else None
+    folders = find(places)
     if place:
         _require_replaceable(place)
     from rl_plasticity.comparison.groups import group
-    from rl_plasticity.comparison.loading import read
     from rl_plasticity.comparison.table import summarize
 
-    warnings: list[str] = []
-    runs = []
-    for folder in folders:
-        try:
-            runs += read(folder)
-        except SettingsError as error:  # a broken run must not prevent the comparison of the others
-            warnings.append(f"left out: {error}")
-    if not runs:
-        raise SettingsError(warnings[0] if warnings else f"no run in {places[:1]} has written a number yet")
+    runs, left_out = _read(folders)
     comparison = summarize(group(runs, mix, leave_out), metric, target, baseline, better)
-    comparison = replace(comparison, warnings=[*warnings, *comparison.warnings])
+    comparison = replace(comparison, warnings=[*left_out, *comparison.warnings])
     if place:
         _write(comparison, place)
     return comparison
@@ -127,9 +120,11 @@ def frame(*places: str | os.PathLike[str], mix: Sequence[str] = (), leave_out: S
     import pandas
 
     from rl_plasticity.comparison.groups import differing, group
-    from rl_plasticity.comparison.loading import read
 
-    groups = group([run for folder in find(places) for run in read(folder)], mix, leave_out)
+    runs, left_out = _read(find(places))
+    for said in left_out:
+        warnings.warn(said, stacklevel=2)
+    groups = group(runs, mix, leave_out)
     settings = differing([g.settings for g in groups])
     rows = [
         (g.label, task, run.seed, *(g.settings.get(name) for name in settings), metric, step, value)
@@ -156,6 +151,29 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     if (form := texts.get("table", "text")) not in FORMS:
         raise SettingsError(f"table must be text, latex or markdown, got {form!r}{nearest(form, FORMS)}")
     return places, given
+
+
+def _read(folders: Sequence[RunFolder]) -> tuple[list["Run"], list[str]]:
+    """The runs in the folders, and a line for each folder that is left out: it must not prevent a comparison of others.
+
+    Raises:
+        SettingsError: all are left out; the line of the first.
+    """
+    from rl_plasticity.comparison.loading import read
+
+    runs, said = [], []
+    for folder in folders:
+        try:
+            runs += (found := read(folder))
+        except SettingsError as error:
+            said.append(f"left out: {error}")
+        else:
+            seeds, asked = {run.seed for run in found}, found[0].settings.get("seeds", 1)
+            if len(seeds) < asked:
+                said.append(f"{folder} has numbers of {len(seeds)} of its {asked} seeds")
+    if not runs:
+        raise SettingsError(said[0] if said else "no folder with runs is named")
+    return runs, said
 
 
 def _require_replaceable(out: Path) -> None:

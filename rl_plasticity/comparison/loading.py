@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from rl_plasticity.configs.commands import SIDE_BY_SIDE
 from rl_plasticity.configs.written import flat_values
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.names import Curve, MetricName, RunName
 
@@ -62,11 +63,14 @@ def read(folder: RunFolder) -> list[Run]:
     """Read the runs that were trained in `folder`, one for each seed and setting.
 
     Raises:
-        SettingsError: the folder is damaged or not a run's.
+        SettingsError: the folder is damaged, not a run's or without a number.
     """
     kind, settings = folder.kind, dict(flat_values(folder.settings))
-    runs = []
-    for name, of_run in folder.metrics().items():
+    runs: list[Run] = []
+    metrics = folder.metrics()
+    if not metrics:
+        raise SettingsError(f"{folder} has written no number yet")
+    for name, of_run in metrics.items():
         curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
         ends = curves.pop("task/index", None)
         if ends is not None:  # it is written last at the end of a task, so the others have at least as many rows

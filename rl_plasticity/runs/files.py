@@ -102,7 +102,7 @@ def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
     columns: defaultdict[tuple[str, str], tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
     try:
         header, *lines = data[: data.rfind(b"\n") + 1].decode().split("\n")
-        if header != HEADER:
+        if header != HEADER and not HEADER.encode().startswith(data):  # the run was killed while it wrote that
             raise ValueError(header)
         for line in lines[:-1]:
             run, step, metric, value = line.rsplit(",", 3)  # a run's name may hold commas

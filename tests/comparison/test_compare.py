@@ -10,7 +10,7 @@ import pytest
 from folders import curve, without_what_plugs_add, write_run
 
 from rl_plasticity import command_line
-from rl_plasticity.compare import HELP, OPTIONS, command, compare, parse
+from rl_plasticity.compare import HELP, OPTIONS, command, compare, frame, parse
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.errors import SettingsError
 
@@ -263,6 +263,22 @@ def test_a_broken_run_is_left_out_with_a_word_and_refused_where_there_is_no_othe
     assert "left out: " in err
     assert "metrics.csv" in Page((tmp_path / "out" / "report.html").read_text()).text
     assert "1 group of 2 seeds" in out
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_without_a_row_or_without_one_of_some_seeds_is_said_and_prevents_no_comparison(tmp_path, sweep):
+    (sweep / "0" / "metrics.csv").write_text("run,step,name,value\n")
+    (sweep / "3" / "config.yaml").write_text((sweep / "3" / "config.yaml").read_text().replace("seeds: 1", "seeds: 4"))
+    status, out, err = call(sweep, f"out={tmp_path / 'out'}")
+    assert (status, "4 groups" in out) == (0, True)
+    assert err.splitlines()[:2] == [
+        f"rl_plasticity.compare: left out: {sweep / '0'} has written no number yet",
+        f"rl_plasticity.compare: {sweep / '3'} has numbers of 2 of its 4 seeds",
+    ]
+    with pytest.warns(UserWarning, match="no number yet|2 of its 4 seeds"):
+        assert {*frame(sweep)["group"]} == {row.group.label for row in compare(sweep).rows}
+    with pytest.raises(SettingsError, match="no number yet"):
+        compare(sweep / "0")
 
 
 @pytest.mark.usefixtures("undrawn")

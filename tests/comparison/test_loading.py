@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 from folders import curve, write_run
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rl_plasticity import status
 from rl_plasticity.comparison import loading
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.folder import RunFolder
@@ -61,6 +64,55 @@ def test_task_metrics_are_counted_by_task_borders_are_steps_and_a_task_that_was_
     assert whole.borders.tolist() == [60, 120]
     assert "task/index" not in whole.curves
     assert cut.curves["task/train_accuracy"].values.tolist() == [0.9]
+
+
+CURVES = {run: curve([1.0, 2.0, 3.0]) | curve([5.0, 7.0], "critic/loss", 700) for run in ("0", "1")}
+TRUE = {(run, name, step): value for run, of in CURVES.items() for name, points in of.items() for step, value in points}
+HEAD = "run,step,name,value\n"
+
+
+@given(st.data())
+def test_rows_in_any_order_twice_or_cut_off_are_those_of_their_steps_or_refused_in_one_line(tmp_path_factory, data):
+    folder = write_run(tmp_path_factory.mktemp("rows") / "a", ["seeds=2"], CURVES)
+    lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)[1:]
+    chosen = data.draw(st.one_of(st.permutations(lines), st.lists(st.sampled_from(lines)), st.just(lines[::-1])))
+    text = HEAD + "".join(chosen)
+    (folder / "metrics.csv").write_text(text[: data.draw(st.integers(0, len(text)) | st.just(len(text)))])
+    found, refusal = {}, ""
+    try:
+        for run in read(folder):
+            for name, (steps, values) in run.curves.items():
+                assert (np.diff(steps) > 0).all()
+                found |= {
+                    (str(run.seed), name, step): value for step, value in zip(steps.tolist(), values, strict=True)
+                }
+    except SettingsError as error:
+        refusal = str(error)
+    assert (str(folder) in refusal, "\n" in refusal) == (not found, False)
+    assert found.items() <= TRUE.items()
+    state = status.read(RunFolder(folder))
+    assert state.state == "damaged" or [*state.latest] in ([], ["return 1"], ["return 2"], ["return 3"])
+    if chosen == lines[::-1] and (folder / "metrics.csv").read_text() == text:
+        assert found == {}
+        assert (state.state, "comes after step" in state.note) == ("damaged", True)
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "comes twice"), (1, "comes twice"), (4, "comes twice")])
+def test_a_step_that_comes_twice_is_named_with_its_metric_and_run(tmp_path, number, said):
+    folder = write_run(tmp_path / "a", [], CURVES)
+    lines = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    (folder / "metrics.csv").write_text("".join([*lines[: number + 2], lines[number + 1], *lines[number + 2 :]]))
+    name = lines[number + 1].split(",")[2]
+    with pytest.raises(SettingsError, match=f"metrics.csv is damaged: step .* {said} for {name} of run 0"):
+        read(folder)
+
+
+@pytest.mark.parametrize("text", ["", "run,st", HEAD[:-1], HEAD, HEAD + "0,10"])
+def test_a_run_that_was_killed_before_its_first_row_says_so(tmp_path, text):
+    folder = write_run(tmp_path / "a", [], CURVES)
+    (folder / "metrics.csv").write_text(text)
+    with pytest.raises(SettingsError, match=rf"{folder} has written no number yet"):
+        read(folder)
 
 
 @pytest.mark.parametrize(
