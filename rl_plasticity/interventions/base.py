@@ -209,6 +209,13 @@ class Intervention:
                 for name, new in change.new.items():
                     tensor = lookup(net, name)
                     written.append((tensor, chosen, new if isinstance(new, Tensor) else new(tensor)))
+            if isinstance(part.learner, PlainNet):
+                for name, new in change.new.items():
+                    for copied in part.learner.copies(name):
+                        fresh = new.to(copied) if isinstance(new, Tensor) else new(copied)
+                        # Where the weight changes, or starts afresh with the value that it has.
+                        where = change.forget.get(name, fresh != lookup(part.learner.net, name))
+                        written.append((copied, chosen, fresh if where is None else torch.where(where, fresh, copied)))
             for name, where in change.forget.items():
                 zeroed += [(moment, chosen, where) for moment in part.learner.optimizer.moments(name)]
         for part, change in changes:

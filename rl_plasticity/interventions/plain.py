@@ -65,6 +65,10 @@ class PlainNet:
             raise SettingsError("pass the network's torch optimizers: apply_(net, optimizer), or () if it has none")
         return self._optimizer
 
+    def copies(self, name: str) -> list[Tensor]:
+        """The copies of the parameter called `name` that the optimizers keep, if they were given."""
+        return [] if self._optimizer is None else self._optimizer.copies(name)
+
     def fresh(self, names: set[str] | None = None) -> nn.Module:
         """A network like this one with new weights, at least for the parameters `names` (all by default)."""
         if self.make is None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rl_plasticity.errors import SettingsError, in_short, warn
-from rl_plasticity.learning.torch_state import Optimizers, TorchState, listed
+from rl_plasticity.learning.kept import undoing
+from rl_plasticity.learning.torch_state import Optimizers, TorchState, listed, whole
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_of
 from rl_plasticity.regularizers.inside import Call
@@ -76,9 +77,11 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
             - an embedding with sparse gradients that has a penalty;
             - complex or sharded parameters;
             - the same regularizer attached twice;
-            - an optimizer that steps in two parts (SAM), or, where the method needs it, without a learning rate.
+            - an optimizer that steps in two parts (SAM), or, where the method needs it, without a learning rate;
+            - a projection, with an optimizer that takes the weights from a copy of its own (Lookahead, Ranger,
+              MADGRAD, schedule-free ones), as one like it shows that trains a small parameter.
         SettingsError: from the first ``optimizer.step()``, after the step: a regularizer that reinitializes units, with
-            an optimizer whose state cannot be reset at single entries (LBFGS, Rprop, ASGD, Adafactor).
+            an optimizer whose state cannot be reset at single entries (LBFGS, Rprop, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
             unscales gradients itself; a regularizer that looks at data, if the loop has not called `net`.
     """
@@ -103,6 +106,12 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
     kind = type(regularizer).__name__
     if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
         raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
+    changes = any(method.projects and not method.readers for method, _ in regularizer.methods(net))
+    if changes and (undoes := undoing(whole(optimizer), net)):
+        raise SettingsError(
+            f"{kind} changes the weights, and {undoes} brings back what somebody else changes, from a copy of them: "
+            "take another optimizer, or a penalty"
+        )
     if regularizer.uses_loss:
         raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
     if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
@@ -111,7 +120,7 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
             "Call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
             "processes (torch.distributed.broadcast)"
         )
-    return Attached(regularizer, optimizers, net, called)
+    return Attached(regularizer, optimizers, net, called, optimizer)
 
 
 class Attached:
@@ -124,7 +133,12 @@ class Attached:
     """
 
     def __init__(
-        self, regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module, called: nn.Module
+        self,
+        regularizer: Regularizer,
+        optimizers: Sequence[Optimizer],
+        net: nn.Module,
+        called: nn.Module,
+        whole: Optimizers,
     ) -> None:
         self.regularizer, self.net, self.optimizers = regularizer, net, list(optimizers)
         self.penalty: Tensor | None = None
@@ -142,6 +156,7 @@ class Attached:
         after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
         self._hooks: list[Any] = [*before, *after]
         self._state: TorchState | None = None  # of the optimizers, once an entry was reinitialized
+        self._whole = whole  # the optimizers, with what wraps them
         self._inputs: Call | None = None  # of the last call
         self._under_way: Call | None = None
         self._penalizing = False
@@ -238,8 +253,9 @@ class Attached:
                 rates = [self._rates()] if self.regularizer.uses_lr else []
                 reset = self.regularizer.project_(self.net, *rates)
                 if reset:  # else the optimizer's state need not have moments
-                    self._state = self._state or TorchState(self.net, self.optimizers)
+                    self._state = self._state or TorchState(self.net, self._whole)
                     forget_(self._state.moments, reset)
+                    self._state.follow_(reset)
 
     def _rates(self) -> dict[str, float]:
         """The learning rates of the optimizers' groups, by parameter name."""

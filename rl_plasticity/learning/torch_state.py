@@ -1,25 +1,31 @@
 """The state that ``torch.optim`` optimizers keep for a network's parameters."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.learning.kept import Kept, kept, states_of, wrapped
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
 def stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The torch optimizer inside the wrapper of a library (accelerate, Lightning, Fabric), or the optimizer itself."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        optimizer = inner
-    return optimizer
+    innermost: torch.optim.Optimizer = wrapped(optimizer)[-1]
+    return innermost
+
+
+def whole(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
+    """One or several optimizers as a list, with what wraps them."""
+    return [*optimizers] if isinstance(optimizers, Sequence) else [optimizers]
 
 
 def listed(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
     """The torch optimizers inside one or several."""
-    return [stepped(one) for one in (optimizers if isinstance(optimizers, Sequence) else [optimizers])]
+    return [stepped(one) for one in whole(optimizers)]
 
 
 class TorchState:
@@ -29,12 +35,11 @@ class TorchState:
         SettingsError: an optimizer is not a torch optimizer, is LBFGS, or holds no parameter of the network.
     """
 
-    # For a parameter of shape () these have its shape too, but they are counts rather than moments.
-    COUNTS = ("step", "mu_product", "eta", "mu")
-
     def __init__(self, net: nn.Module, optimizers: Optimizers) -> None:
         self.net, self.optimizers = net, listed(optimizers)
         mine = {id(p) for p in net.parameters()}
+        self.whole = whole(optimizers)
+        self._known: dict[tuple[int, str], Kept | None] = {}
         for optimizer in self.optimizers:
             kind = type(optimizer).__name__
             if not isinstance(optimizer, torch.optim.Optimizer):
@@ -50,31 +55,47 @@ class TorchState:
         """The tensors stored for the parameter called `name`, each of its shape and zero at first.
 
         Raises:
-            SettingsError: the state has another form, such as Adafactor's rows and columns.
+            SettingsError: the state has another form, such as Adafactor's rows and columns, or single entries of the
+                parameter would not stay reset.
         """
-        parameter = self.net.get_parameter(name)
-        return [moment for optimizer in self.optimizers for moment in self._moments(optimizer, parameter, name)]
+        found = []
+        for optimizer, key, value, kind in self._states(name):
+            several = value.ndim if isinstance(value, Tensor) else isinstance(value, list | tuple | dict)
+            if kind == "other" or (kind is None and several):
+                raise _unknown(optimizer, name, f"keeps {key!r}, neither zero at first nor a copy of the weights,")
+            if kind == "moment":
+                found.append(value)
+        return found
+
+    def copies(self, name: str) -> list[Tensor]:
+        """The copies of the parameter called `name` that its optimizers keep.
+
+        Raises:
+            SettingsError: an optimizer undoes changes of the parameter, and it is not known where its copy is.
+        """
+        return [value for _, _, value, kind in self._states(name) if kind == "copy"]
+
+    def follow_(self, masks: Mapping[str, Tensor]) -> None:
+        """Renew the copies of entries that were reinitialized (masks by parameter name)."""
+        for name, where in masks.items():
+            for copied in self.copies(name):
+                copied[where] = self.net.get_parameter(name)[where].to(copied)
 
     def gradient(self, name: str) -> Tensor | None:
         """The gradient from the last backward pass, if it is still there."""
         return self.net.get_parameter(name).grad
 
-    def _moments(self, optimizer: torch.optim.Optimizer, parameter: Tensor, name: str) -> Iterator[Tensor]:
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if key in self.COUNTS:
-                continue
-            if isinstance(value, Tensor):
-                if value.shape == parameter.shape and _zero_at_first(optimizer, key):
-                    yield value
-                    continue
-                known = value.ndim == 0 and parameter.ndim > 0  # one number for the whole parameter
-            else:
-                known = not isinstance(value, list | tuple | dict)
-            if not known:
-                raise SettingsError(
-                    f"{type(optimizer).__name__} keeps {key!r} for {name!r}, which is no moment that is zero at first: "
-                    "single units or layers cannot be reset with this optimizer"
-                )
+    def _states(self, name: str) -> Iterator[tuple[object, str, Any, str | None]]:
+        """The optimizer, the key, the value and the kind (`Kept`) of each state of a parameter."""
+        parameter = self.net.get_parameter(name)
+        for i, optimizer in enumerate(self.whole):
+            if (i, name) not in self._known:
+                self._known[i, name] = kept(optimizer, parameter)
+            known = self._known[i, name]
+            if known is not None and not known.follows:
+                raise _unknown(optimizer, name, "moves weights that somebody else changes,")
+            for key, value in states_of(optimizer, parameter).items():
+                yield optimizer, key, value, known.kinds.get(key) if known else None
 
     def require_all(self, runs: Tensor | None) -> None:
         """Raise SettingsError if only some runs are to be reset: torch counts the steps of all runs together."""
@@ -84,10 +105,16 @@ class TorchState:
             )
 
     def restart_(self, runs: Tensor | None = None) -> None:
-        """Empty the state of all parameters of the network; learning rates and groups stay."""
+        """Empty the state of all parameters of the network; learning rates and groups stay.
+
+        Copies of the weights that a wrapper keeps become the present weights.
+        """
         self.require_all(runs)
-        for optimizer in self.optimizers:
-            for parameter in self.net.parameters():
+        for name, parameter in self.net.named_parameters():
+            if self.whole != self.optimizers:
+                for copied in self.copies(name):
+                    copied.copy_(parameter.detach())
+            for optimizer in self.optimizers:
                 if isinstance(optimizer, torch.optim.Adagrad):  # some versions create its state only in the constructor
                     for key, value in optimizer.state.get(parameter, {}).items():
                         value.fill_(optimizer.defaults["initial_accumulator_value"] if key == "sum" else 0)
@@ -95,7 +122,7 @@ class TorchState:
                     optimizer.state.pop(parameter, None)
 
 
-def _zero_at_first(optimizer: torch.optim.Optimizer, key: str) -> bool:
-    if isinstance(optimizer, torch.optim.Adagrad):
-        return not optimizer.defaults["initial_accumulator_value"]
-    return key not in ("step_size", "ax", "z")  # Rprop's step sizes, ASGD's and schedule-free averages of the weights
+def _unknown(optimizer: object, name: str, why: str) -> SettingsError:
+    return SettingsError(
+        f"{type(optimizer).__name__} {why} for {name!r}: single units or layers cannot be reset with this optimizer"
+    )

@@ -383,7 +383,7 @@ def test_learners_and_agents_have_their_own_optimizers_and_inputs_and_schedulers
         refused(lambda i=intervention, a=arguments, g=given: i.apply_(*a, **g), *names)
 
 
-@pytest.mark.parametrize("kind", [optim.Rprop, optim.ASGD, optim.Adafactor])
+@pytest.mark.parametrize("kind", [optim.Rprop, optim.Adafactor])
 @pytest.mark.parametrize("name", ["head", "redo"])
 def test_state_that_is_no_moment_is_refused_rather_than_zeroed(name, kind):
     net, optimizer, x = trained(optimizer=lambda net: kind(net.parameters()))
