@@ -122,9 +122,9 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     lines = [f"{counted(len(plan.names), 'run')}: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
     lines.append(f"{counted(updates, 'update')} of each, in {length}")
     if left_out := presets.leaves_out(called(type(s)), s.preset):
-        papers = presets.settings_of("train", s.preset)
-        members = {name for variant in variants(s) for group in variant[1:] for name in group.name.split("+")}
-        own = [f"{group}={papers[group]}" for group in ("reg", "reset") if papers.get(group, "none") not in members]
+        chosen = {name for variant in variants(s) for group in variant[1:] for name in group.name.split("+")}
+        papers = presets.settings_of("train", s.preset).items()
+        own = [f"{group}={name}" for group, name in papers if group in ("reg", "reset") and name not in chosen]
         lines.append(f"{s.preset} here is without {', '.join([*own, left_out])}")
     return [*lines, *([f"branched from {s.from_} at {s.at}"] if s.from_ else []), f"results in {s.out}"]
 

@@ -112,7 +112,8 @@ def test_an_agent_of_a_paper_is_one_word_takes_settings_and_says_what_it_leaves_
     assert (changed.agent, changed.replay_ratio, changed.reg.name) == (s.agent, 7.0, "none")
     lines = foretold(s, Plan.of(s), 3, "3 env steps")
     assert [line for line in lines if line == f"{name} here is without {presets.leaves_out('train', name)}"]
-    others = foretold(changed, Plan.of(changed), 3, "3 env steps")
+    others = load(f"agent={name}", "reg=l2_init", "reset=head", kind=Train)
+    others = foretold(others, Plan.of(others), 3, "3 env steps")
     papers = [
         f"{group}={choice.name}" for group, choice in (("reg", s.reg), ("reset", s.reset)) if choice.name != "none"
     ]
