@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rl_plasticity import command_line
+from rl_plasticity.compare import show
 from rl_plasticity.comparison.groups import Group
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.comparison.table import Comparison, summarize
@@ -68,9 +68,7 @@ def branch_run(folder: RunFolder, d: Diagnose) -> int:
                 continue
         made[name] = place / name
     comparison = compared(made, at)
-    print("\n".join(command_line.fitted(comparison.table())) + f"\n\n{printable(comparison.verdict())}")
-    for warning in comparison.warnings:
-        print(printable(f"rl_plasticity.diagnose: {warning}"), file=sys.stderr)
+    show(comparison, command="diagnose")
     return 0 if any(not row.undecided for row in comparison.rows if row.label != AS_IT_IS) else 3
 
 

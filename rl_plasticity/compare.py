@@ -214,14 +214,14 @@ def _write(comparison: "Comparison", out: Path) -> None:
         write_text(out / "report.html", render(comparison, figures, command_line_of_this()))
 
 
-def show(comparison: "Comparison", form: str = "text") -> None:
-    """Print the verdict and the table, or only the table in another form, and the warnings on stderr."""
+def show(comparison: "Comparison", form: str = "text", command: str = "compare") -> None:
+    """Print the verdict and the table, or only the table in another form, and the warnings of a command on stderr."""
     if form != "text":
         print(comparison.to_latex() if form == "latex" else comparison.to_markdown(), end="")
     else:
         print(printable(comparison.verdict()) + "\n\n" + "\n".join(command_line.fitted(comparison.table())))
     for warning in comparison.warnings:
-        print(printable(f"rl_plasticity.compare: {warning}"), file=sys.stderr)
+        print(printable(f"rl_plasticity.{command}: {warning}"), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ computes a draw from its place and time.
 """
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,15 +48,18 @@ class RunStreams(nn.Module):
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal ``[runs, *shape]``."""
-        return torch.stack([torch.randn(shape, generator=g, device=g.device) for g in self.generators])
+        return self._drawn(torch.randn, shape)
 
     def uniform(self, *shape: int) -> Tensor:
         """Uniform in [0, 1), ``[runs, *shape]``."""
-        return torch.stack([torch.rand(shape, generator=g, device=g.device) for g in self.generators])
+        return self._drawn(torch.rand, shape)
 
     def integers(self, below: int, *shape: int) -> Tensor:
         """Uniform integers from 0 to `below` - 1, ``[runs, *shape]``."""
-        return torch.stack([torch.randint(below, shape, generator=g, device=g.device) for g in self.generators])
+        return self._drawn(torch.randint, below, shape)
+
+    def _drawn(self, draw: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        return torch.stack([draw(*arguments, generator=g, device=g.device) for g in self.generators])
 
     def get_extra_state(self) -> Tensor:
         return torch.stack([g.get_state() for g in self.generators])

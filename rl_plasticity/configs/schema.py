@@ -53,9 +53,9 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
     """
     given = by_name(asked)
     load_plugs(given.pop("plugins", []))
-    valid = [*own_settings(kind), *GROUPS[kind], "preset", "plugins"]
-    if misspelt := [name for name in given if name not in valid and closest(name, valid) == "plugins"]:
-        raise unknown("setting", misspelt[0], valid)  # before the choices that the plugs would have added
+    for name in given:
+        if "." not in name and closest(name, ["plugins"]):  # else what the plugs would add is said to be unknown
+            raise unknown("setting", name, ["plugins"])
     start = _start(kind, given, base)
     names = {g: given.pop(g, start.get(f"{g}.name", KINDS[g].default)) for g in GROUPS[kind]}
     for module in _modules(names, given):

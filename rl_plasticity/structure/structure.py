@@ -259,13 +259,12 @@ class Structure:
         found = []
         for node in self.nodes:
             sources = self._past_activations(node.inputs)[0] - {INPUT} if node.role == "activation" else set()
-            between: set[int] = set()
+            norms: list[Layer] = []  # the last one first
             while sources and all(self.nodes[i].role in ("norm", "gain", "shift") for i in sources):
-                between |= sources
+                norms += [self.nodes[i] for i in sources if self.nodes[i].role == "norm"]
                 sources = {k for i in sources for k in self._past_activations(self.nodes[i].inputs)[0]} - {INPUT}
             if sources:
-                norms = tuple(self.nodes[i] for i in sorted(between, reverse=True) if self.nodes[i].role == "norm")
-                found.append(HiddenLayer(self.nodes[max(sources)], norms, node.name, node.call, ()))
+                found.append(HiddenLayer(self.nodes[max(sources)], tuple(norms), node.name, node.call, ()))
         return found
 
 
