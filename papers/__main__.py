@@ -28,8 +28,9 @@ which says where the numbers come from.
   out=FOLDER         where to; default: results/reproductions
   dry_run=true       only list the runs, with one sweep for each method
   launcher=...       the launcher of the sweeps: joblib, slurm, ray
-  any other setting  applies to all runs and overrides the study's own: device=cuda, seeds=3, data.root=FOLDER. For a
-                     study that is a script, it is an option of the script: data=mnist for --data mnist
+  any other setting  applies to all runs and overrides the study's own: device=cuda, seeds=3, data.root=FOLDER. One
+                     that makes another method of a line than its label says (reg=mine) is refused. For a study that is
+                     a script, it is an option of the script: data=mnist for --data mnist
 """
 OUT = "results/reproductions"
 OWN = ("small", "out", "dry_run")

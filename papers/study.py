@@ -149,7 +149,7 @@ class Study:
         """The runs of each method, in folders below `out`.
 
         Raises:
-            SettingsError: a setting is invalid.
+            SettingsError: a setting is invalid, or makes the runs of a label those of another method.
         """
         from rl_plasticity.sweeps import sweep
 
@@ -159,7 +159,33 @@ class Study:
                 found[label] = [run for own in sweeps for run in sweep.runs(self.makes.kind, [*own, f"out={out}"])]
             except SettingsError as error:
                 raise SettingsError(f"of {self.name}, {label}: {error}") from error
+        if others := [a for a in given if _name(a) != "seeds"]:
+            self._require_true_labels(found, others)
         return found
+
+    def _require_true_labels(self, runs: Mapping[str, Sequence["Run"]], given: Sequence[str]) -> None:
+        """Raises SettingsError if a label, as the figure shows it, would not say what its runs are.
+
+        They must choose what they chose without the `given` settings, and be no other label's. A value in the label
+        itself must be theirs: ``l2 1e-4``.
+        """
+        from rl_plasticity.runs import naming
+
+        choices = {"reg", "reset", *(_name(a) for of_method in self.methods.values() for a in of_method)}
+        asked, own = dict(a.split("=", 1) for a in given), self.runs(Path(), ["seeds=1"])
+        seen: dict[str, str] = {}
+
+        def chosen(of_method: Iterable["Run"]) -> set[tuple[Any, ...]]:
+            return {tuple(run.settings.flat.get(f"{name}.name") for name in sorted(choices)) for run in of_method}
+
+        for label, of_method in runs.items():
+            named = [a.split("=", 1) for a in self.methods[label] if a.partition("=")[2] in label.split()]
+            others = {seen.setdefault(str(naming.identity(run.settings)), label) for run in of_method} - {label}
+            if others or chosen(of_method) != chosen(own[label]) or any(asked.get(n, v) != v for n, v in named):
+                said = (
+                    f"{label!r} would be that of {min(others)!r}" if others else f"{label!r} would be another method's"
+                )
+                raise SettingsError(f"{self.name}: with {shlex.join(given)} the line {said}; leave that setting out")
 
 
 def load(name: str, small: bool = False) -> Study:

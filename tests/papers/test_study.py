@@ -1,13 +1,18 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import hypothesis
 import pytest
 from folders import without_what_plugs_add
+from hypothesis import given
+from hypothesis import strategies as st
 
 from papers import cost, layout
 from papers import study as studies
 from rl_plasticity.comparison import groups
 from rl_plasticity.configs import schema, written
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 
 LOOKS = Path(__file__).parents[2] / "papers" / "looks"
@@ -111,10 +116,56 @@ def test_the_hours_of_studies_are_those_of_their_records():
 
 def test_the_last_argument_of_a_name_counts_and_a_method_s_come_after_the_study_s():
     study = studies.load("spectral/figure-8", small=True)
-    given = study.arguments(["epochs_per_task=1", "seeds=2", "reg.coef=3e-3"])["spectral"]
-    assert [a for a in given if a.startswith(("epochs_per_task", "seeds", "reg"))] == [
+    asked = study.arguments(["epochs_per_task=1", "seeds=2", "reg.coef=3e-3"])["spectral"]
+    assert [a for a in asked if a.startswith(("epochs_per_task", "seeds", "reg"))] == [
         "epochs_per_task=1", "seeds=2", "reg=spectral", "reg.coef=3e-3",
     ]  # fmt: skip
+
+
+FALSE = [
+    ("spectral/figure-12", True, ["reg=l2_init"]),
+    ("spectral/figure-12", True, ["reg=spectral+l2"]),
+    ("spectral/figure-12", False, ["reset=head", "device=cpu"]),
+    ("spectral/figure-7", True, ["reg.k=2"]),
+    ("spectral/figure-3", True, ["net.activation=tanh"]),
+    ("spectral/figure-16", True, ["reset=none"]),
+    ("digits/random-labels", True, ["reg.coef=1e-2"]),
+    ("digits/random-labels", True, ["net.layer_norm=true"]),
+    ("digits/newer", False, ["optimizer=sgd"]),
+    ("rl/continual-walker", True, ["agent.layer_norm=true"]),
+]
+
+
+@pytest.mark.parametrize(("name", "small", "given"), FALSE, ids=str)
+def test_a_setting_that_makes_a_line_another_method_s_is_refused_before_a_run_is_made(name, small, given, tmp_path):
+    with pytest.raises(SettingsError, match=rf"{name}.*{given[0].partition('=')[0]}") as error:
+        studies.load(name, small).runs(tmp_path, given)
+    assert "\n" not in str(error.value)
+
+
+TRUE = ["seeds=2", "device=cpu", "lr=1e-4", "num_tasks=3", "net.widths=[5]", "seed=7"]
+
+
+@hypothesis.settings(max_examples=20)
+@given(
+    st.lists(
+        st.sampled_from([*TRUE, "reg=swr", "reg=none", "reset=redo", "reg.k=3", "net.activation=crelu"]),
+        unique_by=lambda a: a.split("=")[0],
+    )
+)
+def test_whatever_is_overridden_each_line_of_a_figure_is_of_its_label_s_method_or_all_is_refused(given):
+    study = replace(studies.load("spectral/figure-12", small=True), settings=["preset=demo", "seeds=1"])
+    methods = {label: next(iter(runs)).settings for label, runs in study.runs(Path("nowhere")).items()}
+    try:
+        runs = study.runs(Path("nowhere"), given)
+    except SettingsError:
+        assert {*given} - {*TRUE}
+        return
+    now = {label: next(iter(of_method)).settings for label, of_method in runs.items()}
+    assert {label: (s.reg.name, s.reset.name) for label, s in now.items()} == {
+        label: (s.reg.name, s.reset.name) for label, s in methods.items()
+    }
+    assert len({str(naming.identity(s)) for s in now.values()}) == len(methods)
 
 
 def test_settings_that_depend_on_others_are_those_of_the_papers_unless_they_are_given():
@@ -130,5 +181,5 @@ def test_settings_that_depend_on_others_are_those_of_the_papers_unless_they_are_
     assert strengths("SWR", "reg.coef") == [1e-4, 1e-1, 1e-1, 1e-1, 1e-4]
     assert strengths("SWR", "reg.coef_classifier")[3:] == [1e-2, 1.0]
     assert strengths("L2 Init", "reg.coef") == [1e-5, 1e-2, 1e-2, 1e-2, 1e-3]
-    given = study.sweeps(["reset.coef=0.9"])["S&P"]
-    assert [[a for a in arguments if a.startswith("reset.coef")] for arguments in given] == [["reset.coef=0.9"]] * 5
+    sweeps = study.sweeps(["reset.coef=0.9"])["S&P"]
+    assert [[a for a in arguments if a.startswith("reset.coef")] for arguments in sweeps] == [["reset.coef=0.9"]] * 5
