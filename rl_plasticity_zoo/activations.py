@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.networks import CReLU
 from rl_plasticity.structure.layer import per_run
 
 
-class DeepFourier(nn.Module):
+class DeepFourier(CReLU):
     """Deep Fourier features, (sin x, cos x) along axis `dim`, which becomes twice as long.
 
     Where one of the two is flat the other is steep, so no unit stops learning. As with `CReLU`, each unit makes two
@@ -15,12 +16,6 @@ class DeepFourier(nn.Module):
     Source: Lewandowski et al. (2024), "Plastic Learning with Deep Fourier Features", arXiv 2410.20634, abstract. The
     width of their layers and their initial weights are unchecked.
     """
-
-    outputs_per_unit = 2
-
-    def __init__(self, dim: int = -1) -> None:
-        super().__init__()
-        self.dim = dim
 
     def forward(self, input: Tensor) -> Tensor:
         return torch.cat((input.sin(), input.cos()), self.dim)

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from rl_plasticity import SAC, Batch, Regularizer, Setting, SettingsError
 from rl_plasticity.agents import sac as core
+from rl_plasticity.agents.dqn import NumSteps
 from rl_plasticity.agents.sac import Bound, Temperature, sample_action
+from rl_plasticity.learning.learner import follow_
 from rl_plasticity.regularizers import Unregularized
 from rl_plasticity.seeding import derived, uniform_at
 from rl_plasticity.settings import checked
@@ -146,7 +148,7 @@ class LaterSAC(SAC):
         actor_every_updates: Annotated[
             int, Setting("updates between two of actor and temperature", least=1, most=10_000)
         ] = 1,
-        num_steps: Annotated[int, Setting("env steps of a return before the bootstrap", least=1, most=100)] = 1,
+        num_steps: NumSteps = 1,
         lr: Annotated[float, Setting("learning rate of actor, critic and temperature", least=0)] = 3e-4,
         lr_end: Annotated[
             float | None, Setting("learning rate at the end of its fall; null: constant", least=0)
@@ -264,9 +266,7 @@ class LaterSAC(SAC):
         loss = self.critic_loss(values, target)
         of_critic = self.critic.minimize(loss, (batch.obs, batch.act))
 
-        with torch.no_grad():
-            for follower, leader in zip(self.critic_target.parameters(), self.critic.net.parameters(), strict=True):
-                follower.lerp_(leader, self.tau)
+        follow_(self.critic_target, self.critic.net, self.tau)
 
         metrics = {"critic/loss": loss.detach(), **{f"critic/{name}": value for name, value in of_critic.items()}}
         return metrics | {"q_mean": self.expected(values.detach()).mean((1, 2)), "alpha": alpha}

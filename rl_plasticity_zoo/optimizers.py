@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity import Setting
-from rl_plasticity.learning.optimizers import Adam, Eps, LearningRate, Optimizer, orthogonalized
+from rl_plasticity.learning.optimizers import Adam, Eps, LearningRate, Optimizer, WeightDecayRate, orthogonalized
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import checked
 from rl_plasticity.structure import read
 from rl_plasticity.structure.layer import per_run, wide
-
-WeightDecay = Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)]
 
 
 class AdamP(Adam):
@@ -102,7 +100,7 @@ class UPGD(Optimizer):
             float, Setting("decay of the running mean of a weight's utility", least=0, most=0.9999)
         ] = 0.999,
         sigma: Annotated[float, Setting("standard deviation of the noise", least=0)] = 1e-3,
-        weight_decay: WeightDecay = 0.0,
+        weight_decay: WeightDecayRate = 0.0,
     ) -> None:
         super().__init__(net, lr, self.MOMENTS)
         self.decay, self.sigma, self.weight_decay = decay, sigma, weight_decay
@@ -140,7 +138,7 @@ class AdaptiveUPGD(UPGD):
         lr: LearningRate = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: Eps = 1e-5,
-        weight_decay: WeightDecay = 1e-3,
+        weight_decay: WeightDecayRate = 1e-3,
         **of_upgd: Any,
     ) -> None:
         super().__init__(net, lr, weight_decay=weight_decay, **of_upgd)

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import choose
-from rl_plasticity.learning.learner import Learner, copy_runs_
-from rl_plasticity.learning.optimizers import Adam, Optimizer, RMSprop
+from rl_plasticity.learning.learner import Learner, copy_runs_, follow_
+from rl_plasticity.learning.optimizers import Adam, LearningRate, Optimizer, RMSprop
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.settings import Setting, check, checked
-from rl_plasticity.structure.layer import per_run
 
 Loss = Literal["huber", "mse"]
+NumSteps = Annotated[int, Setting("env steps of a return before the bootstrap", least=1, most=100)]
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "rmsprop": partial(RMSprop, alpha=0.95, eps=0.01, centered=True),
@@ -69,12 +69,12 @@ class DQN(nn.Module):
         *,
         network: Annotated[str, Setting("kind of network")] = "mlp",
         double: Annotated[bool, Setting("the network chooses the next action, the target network values it")] = True,
-        num_steps: Annotated[int, Setting("env steps of a return before the bootstrap", least=1, most=100)] = 1,
+        num_steps: NumSteps = 1,
         loss: Annotated[Loss, Setting("loss of a value's error")] = "huber",
         optimizer: Annotated[
             Literal["adam", "rmsprop"], Setting("rmsprop: centered, alpha 0.95, eps 0.01, as for MinAtar")
         ] = "adam",
-        lr: Annotated[float, Setting("learning rate", least=0)] = 3e-4,
+        lr: LearningRate = 3e-4,
         discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,
         target_every_updates: Annotated[
             int, Setting("updates between two copies to the target network", least=1)
@@ -170,11 +170,9 @@ class DQN(nn.Module):
         loss = self.critic_loss(values, batch.act, target)
         of_critic = self.critic.minimize(loss, (batch.obs,))
 
-        with torch.no_grad():
-            self.updates += 1
-            is_copied = (self.updates % self.target_every_updates == 0).to(batch.obs.dtype)  # 1 copies, 0 keeps
-            for follower, leader in zip(self.critic_target.parameters(), self.critic.net.parameters(), strict=True):
-                follower.lerp_(leader, per_run(is_copied, follower))
+        self.updates += 1
+        is_copied = (self.updates % self.target_every_updates == 0).to(batch.obs.dtype)  # 1 copies, 0 keeps
+        follow_(self.critic_target, self.critic.net, is_copied)
 
         metrics = {"critic/loss": loss.detach(), **{f"critic/{name}": value for name, value in of_critic.items()}}
         return metrics | {"q_mean": self.chosen(values.detach(), batch.act).mean(-1), "epsilon": self.epsilon}

@@ -9,7 +9,7 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import MLP
 from rl_plasticity.networks.activations import Activation
 from rl_plasticity.networks.cnn import OneConvolution
-from rl_plasticity.networks.mlp import Init, InjectedLayers
+from rl_plasticity.networks.mlp import Init, InjectedLayers, LayerNormFlag
 from rl_plasticity.plugins import Choices
 from rl_plasticity.settings import Setting
 
@@ -23,7 +23,7 @@ def mlp(
     role: Role,
     *,
     hidden: Annotated[Sequence[int], Setting("widths of the hidden layers of actor and critic", least=1)] = (256, 256),
-    layer_norm: Annotated[bool, Setting("LayerNorm between linear layer and activation")] = True,
+    layer_norm: LayerNormFlag = True,
     activation: Activation = "relu",
     init: Init = "orthogonal",
     injected_layers: InjectedLayers = 0,

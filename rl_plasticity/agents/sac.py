@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import SettingsError, choose
-from rl_plasticity.learning.learner import Learner, copy_runs_
+from rl_plasticity.learning.learner import Learner, copy_runs_, follow_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derived
@@ -213,9 +213,7 @@ class SAC(nn.Module):
         loss_q = critic_loss(q, target)
         of_critic = self.critic.minimize(loss_q, (batch.obs, batch.act))
 
-        with torch.no_grad():
-            for follower, leader in zip(self.critic_target.parameters(), self.critic.net.parameters(), strict=True):
-                follower.lerp_(leader, self.tau)
+        follow_(self.critic_target, self.critic.net, self.tau)
 
         act, log_prob = sample_action(self.actor.net(batch.obs), noise[1])
         loss_pi = actor_loss(self.critic.net(batch.obs, act), log_prob, alpha)

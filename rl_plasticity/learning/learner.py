@@ -13,7 +13,7 @@ from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forge
 from rl_plasticity.seeding import derive
 from rl_plasticity.settings import checked
 from rl_plasticity.structure import Example
-from rl_plasticity.structure.layer import runs_of
+from rl_plasticity.structure.layer import per_run, runs_of
 
 
 class Learner(nn.Module):
@@ -147,3 +147,10 @@ def copy_runs_(net: nn.Module, source: nn.Module, runs: Tensor | None = None) ->
     chosen = ... if runs is None else runs
     for name, value in source.state_dict().items():
         mine[name][chosen] = value[chosen]
+
+
+@torch.no_grad()
+def follow_(net: nn.Module, leader: nn.Module, share: float | Tensor) -> None:
+    """Move the parameters of `net` toward those of `leader` by this share of the way, a number or ``[runs]``."""
+    for mine, its in zip(net.parameters(), leader.parameters(), strict=True):
+        mine.lerp_(its, per_run(share, mine) if isinstance(share, Tensor) else share)

@@ -21,6 +21,8 @@ from rl_plasticity.structure.layer import per_run, runs_of
 
 LearningRate = Annotated[float, Setting("learning rate", least=0)]
 Eps = Annotated[float, Setting("constant added to the root of the second moment", least=0)]
+Momentum = Annotated[float, Setting("share of the last step in the next", least=0, most=1)]
+WeightDecayRate = Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)]
 
 
 class Optimizer(nn.Module):
@@ -130,7 +132,7 @@ class AdamW(Adam):
         lr: LearningRate = 3e-4,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: Eps = 1e-8,
-        weight_decay: Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)] = 1e-2,
+        weight_decay: WeightDecayRate = 1e-2,
     ) -> None:
         super().__init__(net, lr, betas, eps)
         self.weight_decay = weight_decay
@@ -160,7 +162,7 @@ class RMSprop(Optimizer):
         lr: LearningRate = 3e-4,
         alpha: Annotated[float, Setting("share of the old mean square in the new", least=0, most=1)] = 0.99,
         eps: Eps = 1e-8,
-        momentum: Annotated[float, Setting("share of the last step in the next", least=0, most=1)] = 0.0,
+        momentum: Momentum = 0.0,
         centered: Annotated[bool, Setting("divide by the gradients' deviation from their mean")] = False,
     ) -> None:
         super().__init__(net, lr, "v" + "m" * bool(momentum) + "a" * centered)
@@ -204,7 +206,7 @@ class SGD(Optimizer):
         self,
         net: nn.Module,
         lr: LearningRate = 1e-2,
-        momentum: Annotated[float, Setting("share of the last step in the next", least=0, most=1)] = 0.9,
+        momentum: Momentum = 0.9,
     ) -> None:
         super().__init__(net, lr, "m")
         self.momentum = momentum

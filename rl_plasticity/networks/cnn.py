@@ -20,6 +20,9 @@ from rl_plasticity.networks.mlp import Init, StackedLayerNorm, StackedLinear, dr
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
+Channels = Annotated[int, Setting("channels of both convolutions", least=1)]
+Widths = Annotated[Sequence[int], Setting("widths of the hidden fully connected layers", least=1)]
+
 
 def _fold(images: Tensor) -> Tensor:
     """``[runs, batch, c, h, w] -> [batch, runs * c, h, w]``."""
@@ -141,8 +144,8 @@ class CNN(nn.Sequential):
         seeds: Sequence[int],
         batch_norm: bool = False,
         activation: Activation = "relu",
-        channels: Annotated[int, Setting("channels of both convolutions", least=1)] = 16,
-        widths: Annotated[Sequence[int], Setting("widths of the hidden fully connected layers", least=1)] = (100,),
+        channels: Channels = 16,
+        widths: Widths = (100,),
         padding: Annotated[bool, Setting("zeros around the images, so that convolutions keep their size")] = True,
         init: Init = "orthogonal",
     ) -> None:
@@ -230,8 +233,8 @@ def kumar_cnn(
     num_classes: int,
     seeds: Sequence[int],
     activation: Activation = "relu",
-    channels: Annotated[int, Setting("channels of both convolutions", least=1)] = 16,
-    widths: Annotated[Sequence[int], Setting("widths of the hidden fully connected layers", least=1)] = (100, 100),
+    channels: Channels = 16,
+    widths: Widths = (100, 100),
     init: Init = "orthogonal",
 ) -> CNN:
     """The network of Kumar et al. (2023), for Continual ImageNet with 2 outputs: as `CNN`, for images of 16 and more.
