@@ -13,18 +13,19 @@ from typing import Any, TypeVar
 Made = TypeVar("Made")
 
 
-class SettingsError(ValueError):
-    """Bad input; the message is one line for the user."""
+class _ForUser(Exception):
+    """An error whose message is one line for the user."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
 
 
-class FaultyRun(RuntimeError):
-    """The run cannot go on; the message is one line for the user."""
+class SettingsError(_ForUser, ValueError):
+    """Bad input."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+
+class FaultyRun(_ForUser, RuntimeError):
+    """The run cannot go on."""
 
 
 @contextmanager

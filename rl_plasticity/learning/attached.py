@@ -1,6 +1,5 @@
 """Regularizers in any training loop: `attach` makes the optimizer's step apply them."""
 
-import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_o
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
 from rl_plasticity.structure.layer import unwrapped
+from rl_plasticity.structure.reading import require_supported
 
 
 def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module, **settings: Any) -> "Attached":
@@ -91,7 +91,7 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
     called = dict(net._modules.items()).get("_forward_module") or net
     net, optimizers = unwrapped(net), _accepted(optimizer)
     _check_held(optimizers, net)
-    _check_kinds(net)
+    require_supported(net)
     if isinstance(regularizer, str):
         regularizer = make_regularizer(regularizer, net, **settings)
     elif not isinstance(regularizer, Regularizer):
@@ -468,19 +468,6 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {in_short(sorted(names & own))}")
         names |= own
-
-
-def _check_kinds(net: nn.Module) -> None:
-    # If these modules are not imported, no object of their types exists; importing them would take a second.
-    distributed = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", ())
-    sharding = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", ())
-    if any(isinstance(module, sharding) for module in net.modules()):
-        raise SettingsError("sharded parameters (FullyShardedDataParallel) are not supported: methods see whole layers")
-    for name, parameter in net.named_parameters():
-        if isinstance(parameter, distributed):
-            raise SettingsError(f"sharded parameters (DTensor) are not supported: {name!r}; methods see whole layers")
-        if parameter.is_complex():
-            raise SettingsError(f"complex parameters are not supported: {name!r}")
 
 
 def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:

@@ -68,7 +68,7 @@ def read(
             example does not fit.
     """
     net = unwrapped(net)
-    _refuse_what_is_not_supported(net)
+    require_supported(net)
     roles = roles or {}
     _check_roles(net, roles)
     walk = Walk(net, roles, _ids_of(net, roles, only))
@@ -178,18 +178,24 @@ def _possible_factors(net: nn.Module, walk: Walk, unknown: bool) -> Iterator[str
             yield from (a, b)
 
 
-def _refuse_what_is_not_supported(net: nn.Module) -> None:
+def require_supported(net: nn.Module) -> None:
+    """Raises SettingsError if the network has parameters that no method can act on."""
     for name, p in net.named_parameters():
         kinds = {
             "without a shape before the network's first call": isinstance(p, nn.UninitializedParameter),
-            "a distributed tensor (FSDP)": type(p).__name__ == "DTensor",
+            "a distributed tensor (DTensor)": type(p).__name__ == "DTensor",
             "complex": p.is_complex(),
             "sparse": p.layout != torch.strided,
         }
         if found := [kind for kind, is_so in kinds.items() if is_so]:
-            raise ValueError(f"{name} is {found[0]}, which is not supported: pass the part of the network without it")
-    if any(type(module).__name__ == "TensorDictParams" for module in net.modules()):
-        raise ValueError(
+            raise SettingsError(
+                f"{name!r} is {found[0]}, which is not supported: pass the part of the network without it"
+            )
+    modules = {type(module).__name__ for module in net.modules()}
+    if "FullyShardedDataParallel" in modules:
+        raise SettingsError("sharded parameters (FullyShardedDataParallel) are not supported: methods see whole layers")
+    if "TensorDictParams" in modules:
+        raise SettingsError(
             f"{type(net).__name__} holds the parameters of a TorchRL loss, stacked and without a forward: use "
             "rl_plasticity.integrations.torchrl"
         )
