@@ -55,12 +55,11 @@ class Parts:
     def open(self, s: Train, plan: Plan) -> Envs:
         """Open the training environments; with worker processes, the evaluation environments move into such too."""
         change_seeds = derived(plan.seeds, CHANGES)
-        seeds = derived(plan.seeds, ENV)
-        envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **s.env.settings)
+        envs = self.envs = Envs(s.env.name, derived(plan.seeds, ENV), change_seeds=change_seeds, **s.env.settings)
         if s.env.workers:
             self.eval_envs.close()
-            evaluation_seeds = derived(plan.seeds, EVALUATION)
-            self.eval_envs = evaluation_envs(s, evaluation_seeds, plan.seeds, workers=s.env.workers)
+            seeds = derived(plan.seeds, EVALUATION)
+            self.eval_envs = evaluation_envs(s, seeds, plan.seeds, workers=s.env.workers)
         return envs
 
     def close(self) -> None:

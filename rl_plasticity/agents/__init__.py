@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rl_plasticity.agents.base import Agent, Steps
+from rl_plasticity.agents.base import Agent
 from rl_plasticity.agents.dqn import DQN
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch, ReplayBuffer
@@ -16,4 +16,4 @@ AGENTS: Choices[Callable[..., Agent]] = Choices("AGENTS", {"sac": SAC, "dqn": DQ
 A kind with ``takes_discrete_actions = True`` is called with obs_shape and num_actions in place of the first two.
 """
 
-__all__ = ["AGENTS", "AGENT_NETWORKS", "DQN", "SAC", "Agent", "Batch", "ReplayBuffer", "Step", "Steps"]
+__all__ = ["AGENTS", "AGENT_NETWORKS", "DQN", "SAC", "Agent", "Batch", "ReplayBuffer", "Step"]

@@ -3,14 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.interventions import Restartable
 from rl_plasticity.seeding import RunStreams
-from rl_plasticity.step import Step
 
 
 class Agent(Restartable, Protocol):
@@ -92,19 +89,4 @@ class Agent(Restartable, Protocol):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
         """Go on from there."""
-        ...
-
-
-class Steps(Protocol):
-    """What playing episodes needs of the environments of all runs (`rl_plasticity.envs.Envs`)."""
-
-    runs: int
-    act_dim: int
-
-    def seek(self, episode: int) -> NDArray[np.float32]:
-        """First obs ``[runs, obs_dim]`` of the episodes of this number."""
-        ...
-
-    def step(self, act: NDArray[np.float32]) -> Step:
-        """Step every environment with actions ``[runs, act_dim]``; ended ones start their next episode at once."""
         ...

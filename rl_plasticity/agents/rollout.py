@@ -1,16 +1,20 @@
 """Episodes of a policy: the one loop that training's evaluation, `evaluate` and `watch` share."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rl_plasticity.agents.base import Agent, Steps
+from rl_plasticity.agents.base import Agent
 from rl_plasticity.metrics import discounted_returns, q_overestimation
 from rl_plasticity.seeding import RunStreams
 from rl_plasticity.step import Step
+
+if TYPE_CHECKING:
+    from rl_plasticity.envs import Envs
 
 AfterStep = Callable[[Tensor, Tensor, Step, NDArray[np.bool_]], object]
 
@@ -23,7 +27,7 @@ def first_episode(step: int) -> int:
 @torch.no_grad()
 def play(
     agent: Agent,
-    envs: Steps,
+    envs: "Envs",
     episodes: int,
     first: int,
     *,
@@ -70,7 +74,7 @@ def play(
 
 @torch.no_grad()
 def evaluate(
-    agent: Agent, envs: Steps, episodes: int, first: int, before_step: Callable[[int], object] = lambda done: None
+    agent: Agent, envs: "Envs", episodes: int, first: int, before_step: Callable[[int], object] = lambda done: None
 ) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
     """The deterministic policy of each run over its next `episodes` episodes; `before_step` as in `play`.
 

@@ -79,7 +79,8 @@ def _panels(c: Comparison, looks: Looks, metrics: Sequence[str], name: str, titl
             axes.set_xlabel(unit if unit == "task" else f"{unit}s")
     if name == "learning_curves":
         panels[0].set_ylabel(_words(c))
-    _legend(figure, c, looks)
+    if len(c.rows) <= 2 * len(PALETTE):
+        plotting.legend(figure, {row.name: Line2D([], [], **looks[row.group.label]) for row in c.rows})
     return Drawn(name, title, figure, f"{', '.join(metrics)}: mean over seeds{_intervals(c)}; each run as a thin line.")
 
 
@@ -144,11 +145,6 @@ def _families(c: Comparison, name: str) -> list[list[Row]]:
     for row in sorted(have, key=lambda row: row.group.settings[name]):
         families.setdefault(identity(row.group.settings, [name]), []).append(row)
     return [rows for rows in families.values() if len(rows) > 1]
-
-
-def _legend(figure: Figure, c: Comparison, looks: Looks) -> None:
-    if len(c.rows) <= 2 * len(PALETTE):
-        plotting.legend(figure, {row.name: Line2D([], [], **looks[row.group.label]) for row in c.rows})
 
 
 def _words(c: Comparison) -> str:

@@ -127,7 +127,7 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
     differ = [name for name in differing(settings) if name not in ("reg.name", "reset.name")]
     methods = [method(s) for s in settings]
     with_method = len({*methods}) > 1 or {*differ} <= {"at"}
-    lasts = [_last(name) for name in differ]
+    lasts = [name.removesuffix(".name").rpartition(".")[2] for name in differ]  # coef for reg.coef, net for net.name
     keys = {name: last if lasts.count(last) == 1 else name for name, last in zip(differ, lasts, strict=True)}
     made = []
     for s, (reg, reset), preset in zip(settings, methods, presets or [""] * len(settings), strict=True):
@@ -249,11 +249,6 @@ def _within(name: str, part: str) -> bool:
 def _canonical(value: Any) -> str:
     """A text that is the same for equal values: for 1 and 1.0, but not for 1 and true."""
     return repr(float(value)) if is_number(value) else repr(value)
-
-
-def _last(name: str) -> str:
-    """The last part of a setting's name: net for ``net.name``, coef for ``reg.coef``."""
-    return name.removesuffix(".name").rpartition(".")[2]
 
 
 def _sortable(value: Any) -> tuple[float, str]:

@@ -48,7 +48,7 @@ def decided(precision: str, device: str) -> str:
 
 
 @cache
-def pays_from(device: str, runs: int = 1) -> int:
+def pays_from(device: str, runs: int) -> int:
     """The smallest width for which a layer's three products are faster with rounded factors, including the rounding.
 
     It is measured when called, in a third of a second. A layer's width is the smaller one of its inputs and outputs. If

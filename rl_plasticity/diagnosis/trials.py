@@ -256,13 +256,13 @@ def _summary(curve: Tensor) -> Tensor:
     return torch.stack([curve[0], curve[:begin].mean(0), curve[-end:].mean(0)])
 
 
-def trainability(subject: Subject, source: TaskSource, repeats: int, updates: int = UPDATES, seed: int = 0) -> Tensor:
+def trainability(subject: Subject, source: TaskSource, repeats: int, updates: int = UPDATES) -> Tensor:
     """What a network learns of what a fresh one learns, the mean over the repeats, ``[runs]``.
 
     This is the score of `diagnose`, see `Trials.scores`. It is NaN where a fresh network removes less than a tenth of
     the loss, so that there is nothing to compare with.
     """
-    trials = Trials(subject, source, repeats, updates, None, seed)
+    trials = Trials(subject, source, repeats, updates, None, 0)
     trials.run(FRESH)
     trials.run(NOW, lambda r: subject)
     return trials.scores(NOW).mean(0).masked_fill(~(trials.removed().amax(0) >= LEARNS), math.nan)

@@ -18,6 +18,7 @@ Array = NDArray[np.float64]
 Steps = NDArray[np.int64]
 Strata = Sequence[Array]
 Interval = tuple[float, float]
+LEVEL = 0.95  # of intervals
 
 
 def mean(scores: Strata) -> Array:
@@ -37,7 +38,7 @@ def standard_error(scores: Strata) -> float:
     return float(np.sqrt(sum(s.var(ddof=1) / len(s) for s in scores)) / len(scores))
 
 
-def student_interval(*samples: Strata, level: float = 0.95) -> Interval:
+def student_interval(*samples: Strata, level: float = LEVEL) -> Interval:
     """Student's t interval of ``mean(x)``, or of ``mean(x) - mean(y)`` (Welch 1947).
 
     value -+ t sqrt(v), where v is the sum of v_i = s^2 / n / tasks^2 over the tasks of each sample and t has
@@ -72,35 +73,32 @@ def iqm(scores: Strata) -> Array:
     return np.asarray(pooled[..., out : pooled.shape[-1] - out].mean(-1))
 
 
-def bootstrap_interval(
-    statistic: Callable[..., Array], *samples: Strata, level: float = 0.95, resamples: int = 10_000, seed: int = 0
-) -> Interval:
+def bootstrap_interval(statistic: Callable[..., Array], *samples: Strata, resamples: int = 10_000) -> Interval:
     """The stratified bootstrap's percentile interval of ``statistic(*samples)``.
 
     Runs are drawn with replacement within each task, and each sample for itself (Agarwal et al. 2021, section 4.1;
-    Efron 1979). The interval holds `level` of the resampled statistics, as much below it as above. It is a little
+    Efron 1979). The interval holds 95 % of the resampled statistics, as much below it as above. It is a little
     too narrow for few runs: with 5, a nominal 95 % interval of a mean covers it about 84 % of the time. An end may be
     -inf where scores are.
 
     Args:
         statistic: of one strata for each sample, with a leading axis of resamples.
-        seed: of the draws; the same runs give the same interval.
 
     Raises:
         ValueError: a task with one run, which has no interval.
     """
     if min(len(s) for strata in samples for s in strata) < 2:
         raise ValueError("an interval needs at least 2 runs of each task")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = [[s[rng.integers(len(s), size=(resamples, len(s)))] for s in strata] for strata in samples]
     values = statistic(*drawn)
     # Between -inf and a number there is nothing to interpolate.
     method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2], method=method)
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method=method)
     return float(low), float(high)
 
 
-def mean_curve(curves: Array, level: float = 0.95) -> tuple[Array, Array, Array]:
+def mean_curve(curves: Array) -> tuple[Array, Array, Array]:
     """Mean over runs at each step, and the ends of Student's t interval of it: ``[n, steps] -> 3 x [steps]``.
 
     Values that are not finite are left out; NaN where no value is left, and for the ends where it is only one.
@@ -110,7 +108,7 @@ def mean_curve(curves: Array, level: float = 0.95) -> tuple[Array, Array, Array]
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         means = np.where(finite, curves, 0).sum(0) / n
         variance = (np.where(finite, curves - means, 0) ** 2).sum(0) / (n - 1)
-        half = stdtrit(np.maximum(n - 1, 1), (1 + level) / 2) * np.sqrt(variance / n)
+        half = stdtrit(np.maximum(n - 1, 1), (1 + LEVEL) / 2) * np.sqrt(variance / n)
     return means, means - half, means + half
 
 

@@ -154,8 +154,15 @@ class Trained:
         every = range(len(self.plan.seeds))
         seeds = [derive(self.env_seed(run, evaluation_seed), first, 1) for run in every]
         noise = None if deterministic else RunStreams(seeds)
-        number = self.settings.eval_episodes if episodes is None else episodes
-        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
+        return rollout.play(
+            agent,
+            envs,
+            episodes or self.settings.eval_episodes,
+            first,
+            runs=runs,
+            noise=noise,
+            before_step=lambda _: before_step(),
+        )
 
     def one_run(self, seed: int | None, run: int | None) -> int:
         """The position of the run with this seed (by default the first run), or at this position.

@@ -148,7 +148,7 @@ def finished(folder: Path) -> bool:
     return entry is not None and entry.word == "finished"
 
 
-def last_line(log: Path, start: int = 0) -> str:
+def last_line(log: Path, start: int) -> str:
     """The last line in a run's log from byte `start` on: a line of the command if there is one, else any line."""
     with log.open("rb") as file:
         file.seek(start)
