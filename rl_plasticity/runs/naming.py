@@ -27,8 +27,8 @@ def name(s: Train | Supervised) -> str:
     named = {group: one for group, one in choices.items() if group in methods or one != preset.groups[group].name}
     words = [*map(_word, named.values())]
     words[1:1] = [s.preset] if s.preset != DEFAULT_PRESET[kind] else []
-    mine = {name: value for name, value in identity(s).items() if name not in ("seed", "seeds")}
-    others = [n for n, value in mine.items() if identity(usual).get(n) != value]
+    mine, theirs = ({n: v for n, v in identity(one).items() if n not in ("seed", "seeds")} for one in (s, usual))
+    others = [n for n, value in mine.items() if theirs.get(n) != value]
     for first in sorted(others, key=lambda n: not n.startswith(("reg.", "reset.")))[:1]:
         last = first.rpartition(".")[2]
         is_clear = sum(n.rpartition(".")[2] == last for n in mine) == 1
