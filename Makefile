@@ -23,9 +23,7 @@ GPU_PYTHON ?= python3
 train: $(STAMP)
 	$(BIN)/python -m rl_plasticity.train $(ARGS)
 
-# Each process that a test starts would compile the package anew where this is set, as in many containers. mypy runs
-# beside the tests; both must succeed.
-test: export PYTHONDONTWRITEBYTECODE =
+# mypy runs beside the tests; both must succeed.
 test: $(STAMP)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -4,6 +4,7 @@ import gc
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ from rl_plasticity.networks import CNN, MLP
 def pytest_configure(config):
     """What the package and others keep for a user goes beside pytest's own cache, where what is compiled stays."""
     os.environ["XDG_CACHE_HOME"] = str(config.rootpath / ".pytest_cache" / "home")
+    # Where this is set, as in many containers, each process that a test starts would compile the package anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     keep_compiled()
     # On a busy machine drawing takes long, which is no fault of a test.
     settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
