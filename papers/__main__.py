@@ -91,8 +91,10 @@ def listing(out: Path) -> None:
     The costs are recorded ones: nothing is measured, started or written here.
     """
     machines = set()
+    records = (studies.REPOSITORY / "docs" / "results").glob("*/*/record.json")
+    published = {json.loads(path.read_text())["study"] for path in records}
     for paper_name in dict.fromkeys(name.partition("/")[0] for name in studies.names()):
-        rows = [["", "run-updates", "hours", "small", "hours", "state"]]
+        rows = [["", "run-updates", "hours", "small", "hours", "here"]]
         for name in studies.names():
             if name.startswith(f"{paper_name}/"):
                 versions = [studies.load(name, small) for small in (False, True)]
@@ -100,14 +102,16 @@ def listing(out: Path) -> None:
                 machines |= {cost.machine for cost in costs if cost.machine}
                 cells = [cell for cost in costs for cell in _words(cost.run_updates, cost.hours, "*" * cost.by_clock)]
                 states = [state(study, out) for study in versions]
-                rows.append([name, *cells, ", ".join(s for s in states if s) or "never"])
+                here = ", ".join(filter(None, states)) or ("published" if name in published else "not here")
+                rows.append([name, *cells, here])
                 shown = f"{name}  {versions[0].shows} ({versions[0].where})"
                 print(textwrap.fill(shown, 100, subsequent_indent="    ", break_on_hyphens=False))
         print("\n".join(["", *aligned(rows), ""]))
     print(
         f"A run-update is one update of one run. Hours were recorded on {' and '.join(sorted(machines))}:\n"
         "CPU hours of all runs; with a * hours by the clock, on cores that other work shared.\n"
-        "python -m papers NAME makes one; with small=true its small version, with dry_run=true none."
+        "python -m papers NAME makes one; with small=true its small version, with dry_run=true none.\n"
+        "What the small versions of papers gave is in docs/reproductions-data.md."
     )
 
 

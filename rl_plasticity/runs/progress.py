@@ -64,7 +64,7 @@ class Clock:
         """Note that updates begin now."""
         self.started = time.perf_counter()
         if self.compiles and not self.is_learning:
-            self.bar.write("compiling the update, which takes up to a minute", file=sys.stderr)
+            self.bar.write("compiling the update, which takes up to 3 minutes", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
         """Count this number of updates, made since `start_updates`. The first ones only begin the bar of learning."""

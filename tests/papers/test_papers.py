@@ -1,4 +1,5 @@
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -112,6 +113,14 @@ def test_the_list_has_every_study_and_measures_starts_and_writes_nothing_and_nee
     assert {line.split()[0] for line in run.stdout.splitlines() if "/" in line[:9]} == {*studies.names()}
     assert "the exponent k on MNIST and Fashion-MNIST" in run.stdout
     assert not [*tmp_path.iterdir()]
+    states = {
+        line.split()[0]: line.rsplit("  ", 1)[-1]
+        for line in run.stdout.splitlines()
+        if re.match(r"\w+/\S+ +[\d.]+e", line)
+    }
+    records = (studies.REPOSITORY / "docs/results").glob("*/*/record.json")
+    published = {json.loads(path.read_text())["study"] for path in records}
+    assert states == {name: "published" if name in published else "not here" for name in studies.names()}
 
 
 def test_a_script_gets_its_folder_its_arguments_and_what_is_given_besides_as_options(tmp_path, capsys, monkeypatch):
