@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from papers import results_table
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -160,3 +162,16 @@ def test_what_is_said_of_compiling_is_no_less_than_what_was_seen():
     ]
     assert len(said) == 1
     assert max(map(float, seen)) <= 60 * min(said)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/what-helps.md", "docs/methods/spectral.md"])
+def test_where_a_figure_shows_spectral_below_no_method_the_page_says_so(name):
+    table = results_table.table(ROOT / "docs/results/rl/cartpole-30-tasks/figure.csv", against="none")
+    none, spectral = (
+        next(line for line in table if line.startswith(f"| {row} ")).split("|") for row in ("none", "spectral")
+    )
+    mean, gap = spectral[2].split()[0], spectral[4].strip()
+    assert float(mean) < float(none[2].split()[0])
+    text = page(name)
+    assert re.search(r"does not help here|did not help", text)
+    assert all(number in text for number in (mean, none[2].split()[0], gap))
