@@ -198,10 +198,10 @@ class Intervention:
     @torch.no_grad()
     def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Tensor] | None:
         """Change every network, or none if one cannot be changed; returns the numbers of units by the part's name."""
-        changes = [(part, self.change(part, runs)) for part in target.parts.values()]
-        changes = [
-            (part, change if change.runs is not None else change._replace(runs=runs)) for part, change in changes
-        ]
+        changes = []
+        for part in target.parts.values():
+            change = self.change(part, runs)
+            changes.append((part, change if change.runs is not None else change._replace(runs=runs)))
         written, zeroed = [], []
         for part, change in changes:
             chosen = ... if change.runs is None else change.runs

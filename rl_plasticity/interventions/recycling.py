@@ -1,7 +1,6 @@
 """Interventions that reinitialize single hidden units or weights."""
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -42,12 +41,21 @@ class ReDo(Intervention):
         self,
         every_updates: EveryUpdates = 1_000,
         every_tasks: EveryTasks = None,
-        threshold: Annotated[float, Setting("largest score of a dormant unit", least=0)] = 0.025,
+        threshold: Annotated[float, Setting("largest score of a recycled unit", least=0)] = 0.025,
     ) -> None:
         super().__init__(every_updates, every_tasks)
         self.threshold = threshold
 
     def change(self, part: Part, runs: Tensor | None) -> Change:
+        found = [(unit, _small(size, self.threshold)) for unit, size in self.sizes(part)]
+        fresh = part.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
+        new = recycled(part.learner.net, found, lambda _, name: lookup(fresh, name))
+        masks = {name: where for name, (where, _) in new.items()}
+        units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
+        return Change({name: value for name, (_, value) in new.items()}, masks, None, units)
+
+    def sizes(self, part: Part) -> list[tuple[HiddenLayer, Tensor]]:
+        """What is compared with the layer's mean, ``[*runs, units]``, for each group of hidden units."""
         net, example = part.learner.net, part.example
         if example is None:
             how = "example=x" if isinstance(part.learner, PlainNet) else f"inputs={{{part.name!r}: x}}"
@@ -56,10 +64,10 @@ class ReDo(Intervention):
             )
         units = _hidden_units(net, example, "ReDo")
         seen = zip(units, activations_of(net, units, example), strict=True)
-        return _recycled(part, runs, self.threshold, [(u, u.by_unit(a, u.number(net)).abs().mean(-1)) for u, a in seen])
+        return [(u, u.by_unit(a, u.incoming.units(net)).abs().mean(-1)) for u, a in seen]
 
 
-class ReGraMa(Intervention):
+class ReGraMa(ReDo):
     """ReGraMa: recycles the hidden units that hardly get a gradient, in the same way as `ReDo`.
 
     A unit's score is the mean absolute gradient of its incoming weights, divided by the mean of that over the layer's
@@ -84,25 +92,13 @@ class ReGraMa(Intervention):
             traced and no `inputs` were given.
     """
 
-    forgets = False  # the other units keep what they learned
-
-    @checked
-    def __init__(
-        self,
-        every_updates: EveryUpdates = 1_000,
-        every_tasks: EveryTasks = None,
-        threshold: Annotated[float, Setting("largest score of a recycled unit", least=0)] = 0.025,
-    ) -> None:
-        super().__init__(every_updates, every_tasks)
-        self.threshold = threshold
-
-    def change(self, part: Part, runs: Tensor | None) -> Change:
+    def sizes(self, part: Part) -> list[tuple[HiddenLayer, Tensor]]:
         sizes = []
         for unit in _hidden_units(part.learner.net, part.example, "ReGraMa"):
             assert unit.incoming.weight_name is not None  # of a linear or convolution layer
             gradient = gradient_of(part.learner, unit.incoming.weight_name, "regrama")
             sizes.append((unit, unit.incoming.matrix_of(gradient).abs().mean(-1)))
-        return _recycled(part, runs, self.threshold, sizes)
+        return sizes
 
 
 class SelectiveReinit(Intervention):
@@ -177,16 +173,6 @@ class SelectiveReinit(Intervention):
             number = math.floor(self.factor * flat.shape[-1] + 1e-9)  # 0.29 * 100 is a little less than 29
             limit = flat.kthvalue(number, dim=-1, keepdim=True).values if number else torch.tensor(-1.0)
         return (flat <= limit).reshape(use.shape)
-
-
-def _recycled(part: Part, runs: Tensor | None, threshold: float, sizes: Sequence[tuple[HiddenLayer, Tensor]]) -> Change:
-    """Recycle the hidden units whose size is at most `threshold` times their layer's mean size."""
-    learner = part.learner
-    found = [(unit, _small(size, threshold)) for unit, size in sizes]
-    fresh = part.fresh(runs, {n for u, _ in found for y in (u.incoming, *u.norms) for n in y.parameter_names})
-    new = recycled(learner.net, found, lambda _, name: lookup(fresh, name))
-    units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
-    return Change({n: value for n, (_, value) in new.items()}, {n: where for n, (where, _) in new.items()}, None, units)
 
 
 def _small(size: Tensor, threshold: float) -> Tensor:

@@ -297,7 +297,7 @@ class Dash(Intervention):
                 axes = self._axes(layer, name, lookup(net, name).ndim)
                 w, g = wide(lookup(net, name)), gradient_of(part.learner, name, "dash")
                 cosine = -(_unit(w, axes) * _unit(g, axes)).sum(axes, keepdim=True)
-                new[name] = partial(_scaled, factor=cosine.clamp(self.least, 1))
+                new[name] = partial(torch.mul, other=cosine.clamp(self.least, 1))
         return Change(new)
 
     def _axes(self, layer: Layer, name: str, ndim: int) -> tuple[int, ...]:
@@ -307,10 +307,6 @@ class Dash(Intervention):
         if layer.role == "conv":
             return (*range(len(layer.runs) + 2, ndim),)
         return (-2,) if layer.transposed else (*range(len(layer.runs) + 1, ndim),)
-
-
-def _scaled(tensor: Tensor, factor: Tensor) -> Tensor:
-    return wide(tensor) * factor
 
 
 def _unit(tensor: Tensor, axes: tuple[int, ...]) -> Tensor:

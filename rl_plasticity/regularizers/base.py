@@ -15,7 +15,7 @@ from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
-from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, runs_of, unwrapped
+from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, runs_of, unwrapped, wide
 
 Fraction = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
@@ -87,6 +87,7 @@ class Regularizer(nn.Module):
         keeps_rounding: whether projections keep track of what half precision rounds away.
         readers: read the loop's own forward call, so that `penalty` needs no second one.
         self_updating: kinds of buffers that follow the weights by themselves, whatever happened to these.
+        captures: the kind by which `capture` remembers the values of each parameter that it acts on; empty for none.
         acts_on: the layers or the parameter names that the method acts on.
         names: the names of the parameters that the method acts on; by default those of all layers.
 
@@ -103,6 +104,7 @@ class Regularizer(nn.Module):
     keeps_rounding: bool = True
     readers: Sequence[ActivationReader] = ()
     self_updating: tuple[str, ...] = ()
+    captures: str = ""
     every_updates: int = 1
     coef: Tensor
     updates: Tensor
@@ -279,7 +281,7 @@ class Regularizer(nn.Module):
 
     def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:
         """The reference values to remember for one element of `acts_on`, by kind; see `_recall`, `capture_from_`."""
-        return {}
+        return {self.captures: wide(lookup(net, part))} if self.captures else {}
 
     def made_of(self) -> Sequence[tuple["Regularizer", RunSlice]]:
         """The regularizers that this one consists of, each with the runs it acts on; none by default."""

@@ -63,14 +63,12 @@ class L2Init(Regularizer):
     """
 
     has_half = True
+    captures = "initial"
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 1e-4) -> None:
         super().__init__(net, coef)
         self._act_on(net, self._trainable())
-
-    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
-        return {"initial": wide(lookup(net, name))}
 
     def term(self, name: str, net: nn.Module) -> Tensor:
         return _sum((lookup(net, name) - self._recall("initial", name)).square(), self.runs)
@@ -126,6 +124,7 @@ class EWC(Regularizer):
     """
 
     has_half = True
+    captures = "anchor"
     missing_call = (
         "has seen no gradients: call regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()}) "
         "between backward() and optimizer.step()"
@@ -146,9 +145,6 @@ class EWC(Regularizer):
         self._act_on(net, self._trainable())
         for name in self.names:
             self._remember("fisher", name, torch.zeros_like(wide(lookup(net, name))))
-
-    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
-        return {"anchor": wide(lookup(net, name))}
 
     def term(self, name: str, net: nn.Module) -> Tensor:
         # Clones, because both may change before the backward pass reads them.

@@ -1,7 +1,7 @@
 """Projections that clip, shrink, rotate or reset the weights right after the optimizer's step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -166,6 +166,7 @@ class HareAndTortoise(Regularizer):
     """
 
     keeps_rounding = False
+    captures = "slow"
 
     @checked
     def __init__(
@@ -180,9 +181,6 @@ class HareAndTortoise(Regularizer):
         self.momentum = momentum
         self._acts_every(every_updates)
         self._act_on(net, self._trainable())
-
-    def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
-        return {"slow": wide(lookup(net, name))}
 
     def project(self, name: str, net: nn.Module, due: Tensor) -> None:
         parameter, slow = lookup(net, name), self._recall("slow", name)
