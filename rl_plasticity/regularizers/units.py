@@ -233,7 +233,7 @@ class _Recycled:
             )
         self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
         self.inside = Inside(net, returning=self.names)
-        self.widths = {unit.incoming.key: unit.number(net) for unit in self.units}
+        self.widths = {unit.incoming.key: unit.incoming.units(net) for unit in self.units}
         self.checked = owner.structure.example is not None
         self.renewed = False  # whether `renew_` has run once
         # Draws depend on run, layer and update; the key of a run comes from its initial weights.
@@ -250,7 +250,7 @@ class _Recycled:
 
     def zeros(self, unit: HiddenLayer, net: nn.Module) -> Tensor:
         """Zeros of shape ``[*runs, units]``."""
-        return self.owner.coef.new_zeros(*self.owner.runs, unit.number(net))
+        return self.owner.coef.new_zeros(*self.owner.runs, unit.incoming.units(net))
 
     def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenLayer, Tensor, int]]:
         """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
 
 from rl_plasticity.errors import reason
 
@@ -50,13 +51,7 @@ def tensors_in(values: Any) -> list[Tensor]:
 
 def with_tensors(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
     """Nested lists, tuples and dicts with each tensor in them changed; what else is in them stays."""
-    if isinstance(values, Tensor):
-        return change(values)
-    if isinstance(values, dict):
-        return {key: with_tensors(one, change) for key, one in values.items()}
-    if isinstance(values, Arguments):
-        return Arguments(*with_tensors([*values], change))
-    return type(values)(with_tensors(one, change) for one in values) if type(values) in (list, tuple) else values
+    return tree_map_only(Tensor, change, values)
 
 
 class Sharing(TorchFunctionMode):

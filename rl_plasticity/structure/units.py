@@ -39,10 +39,6 @@ class HiddenLayer:
         """In the log: the activation's, with the number of the call where it is not the first."""
         return self.activation + (f".{self.call}" if self.call else "")
 
-    def number(self, net: nn.Module) -> int:
-        """How many they are."""
-        return self.incoming.units(net)
-
     def by_unit(self, activation: Tensor, units: int) -> Tensor:
         """An activation as ``[*runs, units, examples and positions]``, of so many units.
 

@@ -1,6 +1,7 @@
 """Walking along one real call of a network: hooks at its layers, and every operation between them."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
         if role_of(module) is not None or operation_of(module):
             within = name
             module.register_forward_pre_hook(mode.enter)
-            _at_the_end(module, mode.leave, name)
+            module.register_forward_hook(partial(mode.leave, name), with_kwargs=True)
     try:
         with random_states_kept(net), torch.set_grad_enabled(gradients), mode:
             mode.ended(called(*args, **kwargs))
@@ -108,11 +109,11 @@ class Watch(TorchFunctionMode):
         """Before a layer's forward."""
         self._inside += 1
 
-    def leave(self, name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    def leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """After it."""
         self._inside -= 1
         if not self._inside:
-            values = [self._value(t) for t in tensors_in(inputs)]
+            values = [self._value(t) for t in tensors_in([args, kwargs])]
             op = operation_of(module)
             self._note(
                 tensors_in(output),
@@ -142,9 +143,3 @@ class Watch(TorchFunctionMode):
         if value is None and tensor.requires_grad:
             raise _Lost(f"an operation could not be followed ({type(tensor.grad_fn).__name__})")
         return value or Value()
-
-
-def _at_the_end(module: nn.Module, do: Callable[..., None], name: str) -> Any:
-    """A hook that calls ``do(name, module, inputs, output)`` after the module."""
-    hook: Any = lambda m, args, kwargs, output: do(name, m, (args, kwargs), output)  # noqa: E731
-    return module.register_forward_hook(hook, with_kwargs=True)
