@@ -263,17 +263,21 @@ class _Model:
 
     def __init__(self, m: Any, data: Any) -> None:
         self.model, self.data = m, data
-        self.gravity, self.friction = m.opt.gravity.copy(), m.geom_friction[:, 0].copy()
-        self.mass, self.inertia = m.body_mass.copy(), m.body_inertia.copy()
-        self.gain, self.bias = m.actuator_gainprm.copy(), m.actuator_biasprm.copy()
+        arrays = (
+            m.opt.gravity,
+            m.geom_friction[:, 0],
+            m.body_mass,
+            m.body_inertia,
+            m.actuator_gainprm,
+            m.actuator_biasprm,
+        )
+        self.first = [(array, array.copy()) for array in arrays]
 
     def scale(self, gravity: float, friction: float, mass: float, strength: float) -> None:
         """Set the constants to these multiples of their first values."""
         import mujoco
 
-        m = self.model
-        m.opt.gravity[:] = gravity * self.gravity
-        m.geom_friction[:, 0] = friction * self.friction
-        m.body_mass[:], m.body_inertia[:] = mass * self.mass, mass * self.inertia
-        m.actuator_gainprm[:], m.actuator_biasprm[:] = strength * self.gain, strength * self.bias
-        mujoco.mj_setConst(m, self.data)  # updates the constants that depend on the masses
+        factors = gravity, friction, mass, mass, strength, strength
+        for factor, (array, first) in zip(factors, self.first, strict=True):
+            array[:] = factor * first
+        mujoco.mj_setConst(self.model, self.data)  # updates the constants that depend on the masses
