@@ -1,7 +1,7 @@
 """Parts of the loop of ``rl_plasticity.train``: updates from the replay buffer, evaluations, changes of task."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ from rl_plasticity.training.updates import Inputs, Updates
 PRIMED_AT_ONCE = 16  # priming updates whose transitions are drawn together; the loop heeds a signal between draws
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EnvStepCounts(Progress):
     """The counts of a run, and sums for each run ``[runs]``.
 
@@ -41,16 +41,16 @@ class EnvStepCounts(Progress):
             and it is made when the run is resumed.
     """
 
-    episode_return: Tensor = field(default_factory=lambda: torch.zeros(0))
-    first_return: Tensor = field(default_factory=lambda: torch.zeros(0))
-    task_area: Tensor = field(default_factory=lambda: torch.zeros(0))
+    episode_return: Tensor
+    first_return: Tensor
+    task_area: Tensor
     evaluated_at: int = 0
 
     @classmethod
     def of(cls, runs: int) -> Self:
         """The counts of this number of new runs."""
-        episode_return, first_return, task_area = torch.zeros(3, runs, dtype=torch.float64).unbind()
-        return cls(0, 0, episode_return, first_return, task_area)
+        episodes, first, area = torch.zeros(3, runs, dtype=torch.float64).unbind()
+        return cls(episode_return=episodes, first_return=first, task_area=area)
 
 
 class AgentProbing(Probing):

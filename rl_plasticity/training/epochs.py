@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -28,7 +28,7 @@ EVALUATION_BATCH = 1000
 GATHERED = 2**20  # pixel values of each run that training gathers at once
 
 
-@dataclass
+@dataclass(kw_only=True)
 class EpochCounts(Progress):
     """The counts of a run, whose steps are epochs.
 
@@ -39,7 +39,7 @@ class EpochCounts(Progress):
     """
 
     measured: int = 0
-    online: Tensor = field(default_factory=lambda: torch.zeros(0))
+    online: Tensor
     batches: int = 0
 
     @classmethod
