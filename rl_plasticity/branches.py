@@ -89,6 +89,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
     device = device_here(d.device) if d.device != "auto" or device_here("auto") == "cpu" else parent.device
     common = [f"from={folder}", f"at={at}", f"total_env_steps={at + steps}", f"device={device}"]
     common.append(f"eval_every_env_steps={min(parent.eval_every_env_steps, max(1, steps // EVALUATIONS))}")
+    common.append(f"eval_episodes={parent.eval_episodes or 10}")
     resets = {n: [f"reset={n}", f"{ONCE}={updates + 1}", *own] for n, own in RESETS.items()}
     regularizers = {name: [f"reg={name}"] for name in REGULARIZERS if name != parent.reg.name}
     remedies = resets | regularizers

@@ -169,7 +169,7 @@ class Train(RunSettings):
     eval_every_env_steps: Annotated[
         int, Setting("env steps between two evaluations", least=1, belongs_to="watched")
     ] = 10_000
-    eval_episodes: Annotated[int, Setting("episodes per evaluation", least=1)] = 10
+    eval_episodes: Annotated[int, Setting("episodes per evaluation; 0: no evaluation", least=0)] = 10
     checkpoint_every_env_steps: Annotated[
         int, Setting("env steps between two checkpoints", least=1, belongs_to="watched")
     ] = 50_000
@@ -208,7 +208,9 @@ class Supervised(RunSettings):
 class Evaluate:
     """Settings of ``rl_plasticity.evaluate``, besides the run's folder."""
 
-    episodes: Annotated[int | None, Setting("episodes of each run; null: the run's eval_episodes", least=1)] = None
+    episodes: Annotated[int | None, Setting("episodes of each run; null: the run's eval_episodes, or 10", least=1)] = (
+        None
+    )
     checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
     seed: Annotated[int | None, Setting("seed of the run to evaluate; null: all runs of the folder", least=0)] = None
     run: Position = None

@@ -228,7 +228,7 @@ class Session(Generic[S]):
         """Write an evaluation and the rates since the last one; `summary` goes to the progress bar."""
         self.saved_at = None  # a checkpoint of this step is of before the evaluation
         self.log(values)
-        self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
+        self.tell()
         self.clock.latest = summary
         self.call("on_evaluation")
 
@@ -243,7 +243,11 @@ class Session(Generic[S]):
         """Move the progress bar; write the first rates early for `status`, as the first evaluation may be far."""
         self.clock.show(self.progress.step)
         if self.clock.is_time_to_tell():
-            self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
+            self.tell()
+
+    def tell(self) -> None:
+        """Write the rates, for `status`."""
+        self.results.write_timing(self.axis, self.clock.rates(self.progress.step))
 
     def save(self) -> None:
         """Write a checkpoint, unless one was written at this step and number of updates.

@@ -147,22 +147,15 @@ class Trained:
             agent: the agents of all runs of the folder.
             envs: the environments of the chosen runs.
             runs: positions of the chosen runs in the stack.
-            episodes: number for each run; None: as many as training's evaluation.
+            episodes: number for each run; None: as many as training's evaluation, or 10 if it has none.
             before_step: called before each step of `envs`; for one run, once for each env step of its episodes.
         """
         first = rollout.first_episode(self.step) if evaluation_seed is None else 1
         every = range(len(self.plan.seeds))
         seeds = [derive(self.env_seed(run, evaluation_seed), first, 1) for run in every]
         noise = None if deterministic else RunStreams(seeds)
-        return rollout.play(
-            agent,
-            envs,
-            episodes or self.settings.eval_episodes,
-            first,
-            runs=runs,
-            noise=noise,
-            before_step=lambda _: before_step(),
-        )
+        number = episodes or self.settings.eval_episodes or 10
+        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
 
     def one_run(self, seed: int | None, run: int | None) -> int:
         """The position of the run with this seed (by default the first run), or at this position.

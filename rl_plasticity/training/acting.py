@@ -186,7 +186,7 @@ class Evaluations:
 
     def begin(self) -> None:
         """Evaluate before anything is learned, if tasks change."""
-        if self.s.env.switch_every_env_steps:
+        if self.s.env.switch_every_env_steps and self.s.eval_episodes:
             self.at.first_return = self._first_return()
 
     def change_task(self) -> None:
@@ -221,6 +221,9 @@ class Evaluations:
         s, at = self.s, self.at
         if not is_evaluated(s, at.step):
             return
+        if not s.eval_episodes:
+            at.evaluated_at = at.step
+            return self.session.tell()
         returns, overestimation = self._play(task_of(s, at.step))
         another_follows = ends_task(s, at.step) and at.step < s.total_env_steps
         following = self._first_return() if another_follows else at.first_return
