@@ -8,7 +8,6 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 import math
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -33,7 +32,7 @@ def evaluate(folder: RunFolder, e: Evaluate) -> NDArray[np.float64]:
         require_new(Path(e.out), ".csv")
     try:
         envs = trained.envs(runs, e.evaluation_seed)
-    except (ValueError, ImportError, gym.error.Error) as error:
+    except (ValueError, ImportError) as error:
         raise SettingsError(f"cannot make {env}: {error}") from error
     agent = trained.agent(envs)
     with tqdm(unit=" env steps", mininterval=1) as bar:

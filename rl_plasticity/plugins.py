@@ -24,6 +24,7 @@ Made = TypeVar("Made", bound=Callable[..., Any])
 Plugins = Annotated[
     Sequence[str], Setting("modules of yours that add choices, imported first: [my_module]", belongs_to="machine")
 ]
+HARMLESS = ("", "gymnasium.wrappers")  # modules whose classes of wrappers any file may name
 ENTRY_POINTS = "rl_plasticity.plugins"
 NAMES: tuple[str, ...] = (
     "ACTIVATIONS",
@@ -197,6 +198,14 @@ def as_arguments(modules: Sequence[str]) -> list[str]:
 def module_of(env: str) -> str:
     """``my_module`` for ``gym:my_module:My-v0``; empty for other environments."""
     return env.removeprefix("gym:").rpartition(":")[0] if env.startswith("gym:") else ""
+
+
+def modules_of(env: Mapping[str, Any]) -> list[str]:
+    """The modules that settings of an environment name: its name, its sequence and its wrappers."""
+    lists = {n: v for n, v in env.items() if isinstance(v, list | tuple)}
+    wrappers = [f"gym:{wrapper}" for wrapper in lists.get("wrappers", ())]
+    found = [module_of(str(name)) for name in (env.get("name"), *lists.get("sequence", ()), *wrappers)]
+    return [module for module in dict.fromkeys(found) if module not in HARMLESS]
 
 
 def missing(named: Iterable[str]) -> str:

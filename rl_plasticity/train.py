@@ -9,15 +9,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import gymnasium as gym
+import numpy as np
 import torch
 
 from rl_plasticity import command_line
 from rl_plasticity.agents import Agent, ReplayBuffer
 from rl_plasticity.configs.commands import Train, planned_updates, restart_every
+from rl_plasticity.configs.written import nested
 from rl_plasticity.envs import Envs
-from rl_plasticity.envs.control import step_limit
-from rl_plasticity.envs.vector import say_if_endless
+from rl_plasticity.envs.vector import say
 from rl_plasticity.errors import FaultyRun, SettingsError, counted
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.machine import require_memory
@@ -55,7 +55,8 @@ class Parts:
     def open(self, s: Train, plan: Plan) -> Envs:
         """Open the training environments; with worker processes, the evaluation environments move into such too."""
         change_seeds = derived(plan.seeds, CHANGES)
-        envs = self.envs = Envs(s.env.name, derived(plan.seeds, ENV), change_seeds=change_seeds, **s.env.settings)
+        seeds = derived(plan.seeds, ENV)
+        envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **nested(s.env.settings))
         if s.env.workers:
             self.eval_envs.close()
             seeds = derived(plan.seeds, EVALUATION)
@@ -128,10 +129,9 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
     try:
         envs = evaluation_envs(s, derived(seeds, EVALUATION), seeds)
         envs.seek(0)
-        for name, task in zip(s.env.sequence or (s.env.name,), envs.vector.get_attr("tasks")[0], strict=True):
-            say_if_endless(name, step_limit(task))
-    except gym.error.Error as error:  # for example, the simulator is not installed
-        raise ValueError(str(error)) from error
+        envs.step(np.zeros((envs.runs, envs.act_dim), np.float32))  # so that no bad reward comes later
+        if notes := envs.vector.get_attr("notes")[0]:
+            say(f"{s.env.name}: {'; '.join(notes)}")
     except FaultyRun as error:
         raise ValueError(f"{s.env.name}: {error}") from error
     return envs

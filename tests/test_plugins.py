@@ -451,7 +451,7 @@ def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
     changed = good.replace("  sequence: []\n", sequence).replace("  switch_every_env_steps: null\n", "")
     assert changed.count("sequence") == 1
     config.write_text(changed)
-    both_refused("'mine'")
+    both_refused("plugins=[mine]")
     config.write_text(good + "plugins: [mine]\n")
     both_refused("'plugins'")
     config.write_text(good)

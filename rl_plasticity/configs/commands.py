@@ -139,9 +139,9 @@ class RunSettings:
     def flat(self) -> dict[str, Any]:
         """All settings by dotted name, as on the command line; those in `OPTIONAL` only where they are given."""
         values = {as_written_name(name): value for name, value in vars(self).items() if not isinstance(value, Group)}
-        values = {name: value for name, value in values.items() if not (name in OPTIONAL and value is None)}
         for name, group in self.groups.items():
             values |= {f"{name}.name": group.name} | {f"{name}.{key}": value for key, value in group.settings.items()}
+        values = {name: value for name, value in values.items() if not (name in OPTIONAL and value in (None, []))}
         return {name: [*value] if isinstance(value, Several) else value for name, value in values.items()}
 
 
@@ -208,9 +208,7 @@ class Supervised(RunSettings):
 class Evaluate:
     """Settings of ``rl_plasticity.evaluate``, besides the run's folder."""
 
-    episodes: Annotated[int | None, Setting("episodes of each run; null: the run's eval_episodes, or 10", least=1)] = (
-        None
-    )
+    episodes: Annotated[int | None, Setting("episodes of a run; null: its eval_episodes, or 10", least=1)] = None
     checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
     seed: Annotated[int | None, Setting("seed of the run to evaluate; null: all runs of the folder", least=0)] = None
     run: Position = None
@@ -286,7 +284,7 @@ EACH_TASK = {"every_updates": None, "every_tasks": 1}  # the supervised defaults
 DEFAULT_PRESET = {Train: "paper", Supervised: "none"}
 BRANCH = ("from", "at")  # the settings that say where a run branched from another
 ONCE = "reset_once_after_updates"
-OPTIONAL = (*BRANCH, ONCE)  # settings that most runs do not have
+OPTIONAL = (*BRANCH, ONCE, "env.max_episode_steps", "env.wrappers")  # settings that most runs do not have
 
 
 # The longest periods that ``auto`` chooses, in updates.

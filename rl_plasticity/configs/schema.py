@@ -36,9 +36,11 @@ from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Asked, as_written, by_name, flat_values, nested
 from rl_plasticity.errors import SettingsError, closest, in_short, nearest, shown
-from rl_plasticity.settings import Declared, settings_of
+from rl_plasticity.settings import Declared, Setting, settings_of
 
 Settings = TypeVar("Settings")
+PLAIN = ("NoneType", "bool", "int", "float", "str", "list[bool]", "list[float]", "list[str]")
+ARGUMENT = Declared(PLAIN, None, Setting("argument of the environment, or of one of its wrappers"))
 
 
 def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) -> Settings:
@@ -149,7 +151,11 @@ def declared_by(kind: type[Any], names: Mapping[str, Any], values: Mapping[str, 
     for group, name in names.items():
         inner = KINDS[group].inner[0]
         declared |= _declared_of(group, name, values.get(f"{group}.{inner}", values.get(f"{group}.{name}.{inner}")))
-    return declared
+    arguments = [name for name in values if name.startswith("env.kwargs.") and "env" in names]
+    for name in arguments:
+        if any(other.startswith(f"{name}.") for other in arguments):
+            raise SettingsError(f"{name} is given twice")
+    return declared | dict.fromkeys(arguments, ARGUMENT)
 
 
 def names_of(group: str) -> list[str]:
@@ -175,7 +181,8 @@ def _start(kind: type[Any], given: dict[str, Any], base: RunSettings | None) -> 
         if "preset" in given:
             raise SettingsError(f"agent={given['agent']} is a preset, beside preset={given['preset']}: give one")
         given["preset"] = given.pop("agent")
-    if sequence := given.get("env.sequence"):
+    sequence = given.get("env.sequence")
+    if sequence and isinstance(sequence, list):
         given.setdefault("env", sequence[0])
     preset = given.pop("preset", DEFAULT_PRESET[kind])
     if preset not in (valid := presets.files(called(kind))):
@@ -185,9 +192,9 @@ def _start(kind: type[Any], given: dict[str, Any], base: RunSettings | None) -> 
 
 
 def _modules(names: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """The modules in the names of environments, ``gym:MODULE:NAME``."""
-    envs = (names.get("env"), *(values.get("env.sequence") or ()))
-    return [module for env in envs if (module := plugins.module_of(str(env)))]
+    """The modules that the settings of an environment name."""
+    of_env = {name.removeprefix("env."): value for name, value in values.items() if name.startswith("env.")}
+    return plugins.modules_of({**of_env, "name": names.get("env")})
 
 
 def _declared_of(group: str, choice: Any, inner: Any, prefix: str = "") -> dict[str, Declared]:

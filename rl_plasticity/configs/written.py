@@ -130,12 +130,12 @@ def _apart(argument: str) -> tuple[str, str]:
 
 
 def _between_commas(text: str, argument: str) -> list[str]:
-    """The parts of `text` between commas. A comma within brackets or quotes does not divide."""
+    """The parts of `text` between commas. A comma within brackets, braces or quotes does not divide."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote or character in "'\"":
             quote = "" if character == quote else quote or character
-        depth += (character in "[(") - (character in "])") if not quote else 0
+        depth += (character in "[({") - (character in "])}") if not quote else 0
         if character == "," and not (quote or depth):
             parts.append("")
         else:

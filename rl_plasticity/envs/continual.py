@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_plasticity.envs.spaces import action_at, actions_of, is_real, name_of, number_of, part_of, size_of, width_of
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.seeds import derive
 
@@ -33,20 +34,6 @@ CONSTANTS: Mapping[str, Sequence[str]] = {
     "MountainCarEnv": ("gravity", "force"),
     "Continuous_MountainCarEnv": ("power",),
 }
-
-
-def actions_of(env: gym.Env[Any, Any]) -> gym.spaces.Box | gym.spaces.Discrete:
-    """The space of an environment's actions.
-
-    Raises:
-        ValueError: the actions are neither discrete nor continuous, bounded and one-dimensional.
-    """
-    space = env.action_space
-    if isinstance(space, gym.spaces.Box) and len(space.shape) == 1 and space.is_bounded():
-        return space
-    if isinstance(space, gym.spaces.Discrete):
-        return space
-    raise ValueError(f"a task with discrete or bounded continuous actions is needed, {_name(env)} has {space}")
 
 
 class Changing(gym.Wrapper[Any, Any, Any, Any]):
@@ -109,16 +96,20 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         self.switch_every_env_steps, self.steps = switch_every_env_steps, 0
         self.shift_std, self.dynamics_factor = shift_std, dynamics_factor
         for one in envs:
-            actions_of(one)
+            space = actions_of(one)
+            whole = [space] if isinstance(space, gym.spaces.Box) and not is_real(space) else []
+            if "action_permutation" in changes and any(np.ptp(width_of(box)) for box in whole):
+                needed = "env.changes=[action_permutation] needs as many integers of each action"
+                raise ValueError(f"{needed}, {name_of(one)} has {space}")
             if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
-                has = [f"{_name(e)} has {e.observation_space} and {e.action_space}" for e in (envs[0], one)]
+                has = [f"{name_of(e)} has {e.observation_space} and {e.action_space}" for e in (envs[0], one)]
                 raise ValueError(f"tasks in sequence need the same spaces: {'; '.join(has)}")
-        widest = max(envs, key=lambda env: gym.spaces.flatdim(env.observation_space)).observation_space
+        widest = max(envs, key=size_of).observation_space
         self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:
-            raise ValueError(f"env.changes=[channel_permutation] needs images, {_name(envs[0])} has {widest}")
+            raise ValueError(f"env.changes=[channel_permutation] needs images, {name_of(envs[0])} has {widest}")
         if "observation_shift" in changes and levels_of(widest):
-            raise ValueError(f"env.changes=[observation_shift] needs real numbers, {_name(envs[0])} has {widest}")
+            raise ValueError(f"env.changes=[observation_shift] needs real numbers, {name_of(envs[0])} has {widest}")
         self.observation_space = _seen_space(widest, changes)
         self.physics = [_physics(one) for one in envs] if "dynamics" in changes else []
         self.change_to(0)
@@ -169,14 +160,13 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
             index = self.act_order[int(action) - int(space.start)]
             meant: Any = int(space.start + (space.n - 1 - index if self.flipped[0] else index))
         else:
-            low, high = space.low, space.high
-            part = ((action - low) / (high - low))[self.act_order]
-            meant = (low + np.where(self.flipped, 1 - part, part) * (high - low)).astype(action.dtype)
+            part = part_of(space, action)[self.act_order]
+            meant = action_at(space, np.where(self.flipped, 1 - part, part))
         obs, reward, terminated, truncated, info = self.env.step(meant)
         self.steps += 1
         is_last = self.switch_every_env_steps is not None and self.steps % self.switch_every_env_steps == 0
         truncated = truncated or (is_last and not terminated)
-        return self._seen(obs), self.sign * float(reward), terminated, truncated, info
+        return self._seen(obs), self.sign * number_of(reward), terminated, truncated, info
 
     def _seen(self, obs: Any) -> Array:
         flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float64)
@@ -218,10 +208,6 @@ def _without_channels(env: gym.Env[Any, Any]) -> Any:
     return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
-def _name(env: gym.Env[Any, Any]) -> str:
-    return env.spec.id if env.spec else type(env.unwrapped).__name__
-
-
 def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
     """What has an environment's physical constants.
 
@@ -236,7 +222,7 @@ def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
     of = next((kind.__name__ for kind in type(inner).__mro__ if kind.__name__ in CONSTANTS), None)
     if of is None:
         known = "MuJoCo physics, or one of classic control"
-        raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {_name(env)} is neither")
+        raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {name_of(env)} is neither")
     return _Attributes(inner, CONSTANTS[of])
 
 

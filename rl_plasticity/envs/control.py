@@ -7,11 +7,13 @@ whatever hidden state the simulator has.
 
 import ctypes.util
 import difflib
+import importlib
 import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,14 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
-from rl_plasticity.envs.continual import Changing, Kind, actions_of, image_of, levels_of
+from rl_plasticity.envs.continual import Changing, Kind, image_of, levels_of
 from rl_plasticity.envs.minatar import GAMES, TIME_LIMIT, MinAtar
-from rl_plasticity.errors import SettingsError, warn
+from rl_plasticity.envs.spaces import UNUSUAL, action_at, actions_of, is_real, name_of, number_of, size_of
+from rl_plasticity.errors import SettingsError, first_line, nearest, warn
 from rl_plasticity.seeds import derive
 from rl_plasticity.step import Spaces
 
 Floats = NDArray[np.float32]
-NO_RENDERING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+LONGEST = 1000  # simulator steps of an episode, where a task has no time limit
+NOT_FOR_RUNS = ("Autoreset", "HumanRendering", "NormalizeObservation", "NormalizeReward", "RecordVideo")
 
 
 class Control(gym.Wrapper[Floats, Floats, Any, Any]):
@@ -39,8 +44,8 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     gives no reward, and the last good observation.
 
     Args:
-        env: an environment with flattenable observations, and actions that are discrete or in a bounded
-            one-dimensional box.
+        env: an environment with observations that are vectors, and actions that are discrete or in a bounded
+            one-dimensional box. Of a box of integers, each has an equal share of [-1, 1].
         seed: seed of this environment. A seed derived from it and n resets episode number n.
         action_repeat: simulator steps with each action. Rewards are summed.
         switch_every_env_steps: after this many steps the episode is truncated, and a `Changing` environment changes;
@@ -50,13 +55,14 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         change: the number of the change for the next episodes. Set it if none comes by itself.
 
     Raises:
-        ValueError: the task has other actions, or the action repeat is below 1.
+        ValueError: the task has other observations or actions, or the action repeat is below 1.
     """
 
     def __init__(
         self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1, switch_every_env_steps: int | None = None
     ) -> None:
         super().__init__(env)
+        self.envs = env.envs if isinstance(env, Changing) else [env]
         actions = actions_of(env)
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
@@ -65,20 +71,44 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         shape: tuple[int, ...] = (1,) if number else actions.shape or ()
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
         self.switch_every_env_steps, self.steps, self.change = switch_every_env_steps, 0, 0
-        size = gym.spaces.flatdim(env.observation_space)
-        first = env.envs[0].observation_space if isinstance(env, Changing) else env.observation_space
-        self.spaces = Spaces(image_of(env.observation_space) or (size,), shape[0], number, levels_of(first))
+        size = size_of(env)
+        levels = levels_of(self.envs[0].observation_space)
+        self.spaces = Spaces(image_of(env.observation_space) or (size,), shape[0], number, levels)
         self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
         low, high = (0.0, float(number - 1)) if number else (-1.0, 1.0)
         self.action_space = gym.spaces.Box(low, high, shape, np.float32)
         self.actions: list[Floats] = []
         self.obs: Floats = np.zeros(size, np.float32)
+        self.reward: Any = 0.0
         self.saved: dict[str, Any] = {}
 
     @property
     def tasks(self) -> list[gym.Env[Any, Any]]:
         """The bare environment of each task; without a sequence there is one."""
-        return [env.unwrapped for env in (self.env.envs if isinstance(self.env, Changing) else [self.env])]
+        return [env.unwrapped for env in self.envs]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is flattened, rescaled or cut off, in words; of rewards after the first step."""
+        notes, actions = [], self.actions_of_task
+        seen = [env.observation_space for env in self.envs]
+        is_other = all(space.shape != self.spaces.obs_shape for space in seen)
+        if is_other and not name_of(self.envs[0]).startswith("dm_control/"):  # all of these are dictionaries
+            notes.append(f"observations ({type(seen[0]).__name__}) are flattened to {self.spaces.obs_dim} numbers")
+        if self.spaces.levels not in (None, 1):
+            notes.append(f"observations are divided by {self.spaces.levels}")
+        if isinstance(actions, gym.spaces.Box) and not (is_real(actions) and {*actions.low, *-actions.high} == {-1}):
+            low, high = float(actions.low.min()), float(actions.high.max())
+            unusual = ", an unusual range: [-1, 1] is usual" if max(-low, high) >= UNUSUAL else ""
+            kind = "" if is_real(actions) else "the integers of "
+            notes.append(f"actions in [-1, 1] are rescaled to {kind}[{low:g}, {high:g}]{unusual}")
+        if np.asarray(self.reward).dtype.kind in "biu":
+            notes.append("rewards, which are integers, become float32")
+        if any(isinstance(env, Cap) for env in self.envs):
+            notes.append(
+                f"without a limit of its own, an episode ends after {LONGEST} steps, or env.max_episode_steps=N"
+            )
+        return notes
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
         """Start the next episode and return its first observation. A `seed` is refused: episodes have their own."""
@@ -112,10 +142,10 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
                 if type(error).__name__ != "PhysicsError":  # dm_control's; not imported for Gymnasium tasks
                     raise
                 return self._broken(total, f"the simulation became unstable: {error}")
-            flat = self._flat(obs)
-            if not (np.isfinite(flat).all() and math.isfinite(float(reward))):
+            flat, self.reward, number = self._flat(obs), reward, number_of(reward)
+            if not (np.isfinite(flat).all() and math.isfinite(number)):
                 return self._broken(total, "an observation or a reward is not finite")
-            self.obs, total = flat, total + float(reward)
+            self.obs, total = flat, total + number
             if terminated or truncated:
                 break
         return self.obs, total, bool(terminated), bool(truncated), {}
@@ -125,8 +155,8 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         space = self.actions_of_task
         if isinstance(space, gym.spaces.Discrete):
             return int(space.start) + int(action[0])
-        scaled = space.low + (np.clip(action, -1, 1) + 1) / 2 * (space.high - space.low)
-        return scaled.astype(space.low.dtype)
+        exact: Any = action if is_real(space) else action.astype(np.float64)
+        return action_at(space, (np.clip(exact, -1, 1) + 1) / 2)
 
     def _broken(self, reward: float, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}")
@@ -163,11 +193,16 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         return self.obs
 
 
+class Cap(gym.wrappers.TimeLimit):
+    """The time limit of a task that has none."""
+
+
 def step_limit(env: gym.Env[Any, Any]) -> float:
     """The largest number of simulator steps in an episode; infinite without a time limit."""
     # As it was registered: the innermost environment's own spec has no limit, because a wrapper keeps it.
     registered = gym.spec(env.spec.id).max_episode_steps if env.spec and env.spec.id in gym.registry else None
-    return registered or float(getattr(env.unwrapped, "_step_limit", math.inf))  # dm_control's attribute, and MinAtar's
+    bare = env.unwrapped  # its own limit: an attribute of dm_control and MinAtar, and one of MiniGrid
+    return registered or float(getattr(bare, "_step_limit", getattr(bare, "max_steps", None)) or math.inf)
 
 
 def task_names() -> list[str]:
@@ -194,17 +229,31 @@ def check_name(name: str) -> None:
         plugins.load_one(module, f"env {name!r}")
         prefix = f"gym:{module}:"
     others = [*(f"minatar:{game}" for game in GAMES), *(prefix + task for task in gym.registry)]
-    if name not in others and name not in (known := [*task_names(), *others]):
-        nearest = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.3))
-        raise SettingsError(f"unknown env {name!r}; nearest: {nearest} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
+    task = name.removeprefix(prefix)
+    if task.startswith("GymV2"):
+        raise SettingsError(f"env {name!r} makes another environment by its name: register that one")
+    if name in others or name in (known := [*task_names(), *others]):
+        return
+    if space := task.rpartition("/")[0]:
+        close = difflib.get_close_matches(space, {one.rpartition("/")[0] for one in gym.registry})
+        known = [one for one in others if one.startswith(tuple(f"{prefix}{one}/" for one in close))]
+    if not known:
+        needed = f"install its package, and name the module that does: env=gym:MODULE:{task}"
+        ale = ", for ALE pip install ale-py and gym:ale_py:ALE/Pong-v5"
+        raise SettingsError(f"unknown env {name!r}: no imported module registers {space}/; {needed}{ale}")
+    nearest_ones = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.3))
+    raise SettingsError(f"unknown env {name!r}; nearest: {nearest_ones} (or minatar:NAME, gym:NAME, gym:MODULE:NAME)")
 
 
 def make_env(
     name: str,
     seed: int,
     action_repeat: int = 1,
-    render: Mapping[str, Any] = NO_RENDERING,
+    render: Mapping[str, Any] = NOTHING,
     *,
+    kwargs: Mapping[str, Any] = NOTHING,
+    wrappers: Sequence[str] = (),
+    max_episode_steps: int | None = None,
     sequence: Sequence[str] = (),
     changes: Sequence[Kind] = (),
     switch_every_env_steps: int | None = None,
@@ -218,36 +267,79 @@ def make_env(
 
     Args:
         render: arguments of ``gym.make``: ``render_mode``, and others of the task's pictures.
+        kwargs: arguments of the task, and of a wrapper by the name of its class: ``{"StickyAction": {...}}``.
+        wrappers: ``module:Class``, or a class of ``gymnasium.wrappers``, from the innermost to the outermost.
+        max_episode_steps: simulator steps after which an episode is truncated; None: the task's own limit, or `LONGEST`
+            if it has none.
         sequence: names of tasks that follow each other, in place of `name`.
         switch_every_env_steps: see `Control`.
         changes, change_seed, shift_std, dynamics_factor: see `Changing`.
 
     Raises:
-        ValueError: an unknown name (the message has the nearest ones), a task with other actions than discrete ones or
-            bounded continuous ones, or see `Changing`.
+        ValueError: an unknown name (the message has the nearest ones), a task or wrapper that cannot be made, a task
+            with other actions than discrete ones or bounded continuous ones, or see `Changing`.
     """
-    envs = [_made(one, seed, render) for one in sequence or (name,)]
+    envs = [_made(one, seed, render, dict(kwargs), wrappers, max_episode_steps) for one in sequence or (name,)]
     if not (sequence or changes):
         return Control(envs[0], seed, action_repeat, switch_every_env_steps)
     changing = Changing(envs, changes, change_seed, shift_std=shift_std, dynamics_factor=dynamics_factor)
     return Control(changing, seed, action_repeat, switch_every_env_steps)
 
 
-def _made(name: str, seed: int, render: Mapping[str, Any]) -> gym.Env[Any, Any]:
+def _made(
+    name: str, seed: int, render: Mapping[str, Any], kwargs: dict[str, Any], wrappers: Sequence[str], limit: int | None
+) -> gym.Env[Any, Any]:
+    """A task with its wrappers and a time limit."""
     check_name(name)
-    with _quiet():
-        if name.startswith("minatar:"):
-            return gym.wrappers.TimeLimit(MinAtar(name.removeprefix("minatar:"), **render), TIME_LIMIT)
-        if name.startswith("gym:"):
-            made = gym.make(name.removeprefix("gym:"), disable_env_checker=True, **render)
-            image = image_of(made.observation_space)
-            is_last = image is not None and image[2] < min(image[:2])  # its channels come last
-            return channels_first(made) if is_last else made
-        import shimmy  # noqa: F401  registers them
+    try:
+        around = [partial(kind, **kwargs.pop(kind.__name__, {})) for kind in map(wrapper_class, wrappers)]
+        with _quiet():
+            made = _task(name, seed, render, kwargs, limit)
+            for wrap in around:
+                made = wrap(made)
+    except SettingsError:
+        raise
+    except Exception as error:  # whatever the task's author raises
+        raise ValueError(f"{name} cannot be made: {first_line(error)}") from error
+    image = image_of(made.observation_space)
+    if name.startswith("gym:") and image is not None and image[2] < min(image[:2]):  # its channels come last
+        made = channels_first(made)
+    has_limit = (made.spec and made.spec.max_episode_steps) or step_limit(made) < math.inf
+    return made if has_limit else Cap(made, LONGEST)
 
-        # some tasks (lqr) draw their model when they are made, so that needs a seed too
-        drawn = {"random": derive(seed, 0) % 2**32}
-        return gym.make(f"dm_control/{name}-v0", disable_env_checker=True, task_kwargs=drawn, **render)
+
+def _task(
+    name: str, seed: int, render: Mapping[str, Any], kwargs: Mapping[str, Any], limit: int | None
+) -> gym.Env[Any, Any]:
+    """A task as its own package makes it."""
+    if name.startswith("minatar:"):
+        game = MinAtar(name.removeprefix("minatar:"), **{**kwargs, **render})
+        return gym.wrappers.TimeLimit(game, limit or TIME_LIMIT)
+    make = partial(gym.make, disable_env_checker=True, max_episode_steps=limit)
+    if name.startswith("gym:"):
+        return make(name.removeprefix("gym:"), **{**kwargs, **render})
+    import shimmy  # noqa: F401  registers them
+
+    # some tasks (lqr) draw their model when they are made, so that needs a seed too
+    return make(f"dm_control/{name}-v0", task_kwargs=dict(random=derive(seed, 0) % 2**32, **kwargs), **render)
+
+
+def wrapper_class(word: str) -> Any:
+    """The class of wrappers that ``module:Class`` names; without a module it is one of ``gymnasium.wrappers``.
+
+    Raises:
+        SettingsError: there is none, or it cannot be resumed.
+    """
+    module, _, name = word.rpartition(":")
+    if module not in plugins.HARMLESS:
+        plugins.load_one(module, f"env.wrappers {word!r}")
+    found = vars(importlib.import_module(module or "gymnasium.wrappers"))
+    kinds = {n: kind for n, kind in found.items() if isinstance(kind, type) and issubclass(kind, gym.Wrapper)}
+    if name not in kinds:
+        raise SettingsError(f"env.wrappers: unknown {word!r}{nearest(name, kinds)}")
+    if kinds[name].__name__ in NOT_FOR_RUNS:
+        raise SettingsError(f"env.wrappers: {name} keeps what no checkpoint holds, or shows or writes pictures")
+    return kinds[name]
 
 
 def channels_first(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:

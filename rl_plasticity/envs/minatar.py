@@ -27,12 +27,12 @@ class MinAtar(gym.Env[Image, np.int64]):
     _step_limit = TIME_LIMIT  # as dm_control calls it
     metadata = {"render_modes": ["rgb_array"]}  # noqa: RUF012  gymnasium's own form
 
-    def __init__(self, game: str, render_mode: str | None = None) -> None:
+    def __init__(self, game: str, render_mode: str | None = None, **kwargs: Any) -> None:
         try:
             from minatar import Environment
         except ImportError as error:
             raise SettingsError(f'env=minatar:{game} needs minatar: pip install "rl_plasticity[minatar]"') from error
-        self.game, self.render_mode = Environment(game), render_mode
+        self.game, self.render_mode = Environment(game, **kwargs), render_mode
         height, width, channels = self.game.state_shape()
         box: Any = gym.spaces.Box
         self.observation_space = box(0, 1, (channels, height, width), np.bool_)

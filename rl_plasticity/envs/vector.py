@@ -20,8 +20,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import KINDS
-from rl_plasticity.envs.control import NO_RENDERING, Floats, check_name, make_env
-from rl_plasticity.errors import FaultyRun, SettingsError, reason
+from rl_plasticity.envs.control import NOTHING, Floats, check_name, make_env
+from rl_plasticity.errors import FaultyRun, SettingsError, one_line, reason
 from rl_plasticity.settings import Setting
 from rl_plasticity.step import Spaces, Step
 
@@ -46,7 +46,7 @@ class Envs:
         sequence, switch_every_env_steps, changes, shift_std, dynamics_factor: see `Changing`. Without
             ``switch_every_env_steps`` nothing changes by itself.
         change_seeds: seeds of the changes, one for each run; `seeds` by default.
-        render: see `make_env`.
+        max_episode_steps, wrappers, kwargs, render: see `make_env`.
 
     Attributes:
         change: number of the change that `seek` goes to.
@@ -88,7 +88,19 @@ class Envs:
         dynamics_factor: Annotated[
             float, Setting("largest factor by which gravity, friction, masses and strengths change", least=1)
         ] = 2.0,
-        render: Mapping[str, Any] = NO_RENDERING,
+        max_episode_steps: Annotated[
+            int | None,
+            Setting("simulator steps of an episode; null: the task's own limit, or 1000 if it has none", least=1),
+        ] = None,
+        wrappers: Annotated[
+            Sequence[str],
+            Setting(
+                "classes around it, innermost first: MODULE:CLASS, or one of gymnasium.wrappers; env.kwargs.NAME=VALUE "
+                "and env.kwargs.CLASS.NAME=VALUE are arguments of the environment and of a wrapper"
+            ),
+        ] = (),
+        kwargs: Mapping[str, Any] = NOTHING,
+        render: Mapping[str, Any] = NOTHING,
         change_seeds: Sequence[int] | None = None,
     ) -> None:
         for one in (name, *sequence):
@@ -102,6 +114,9 @@ class Envs:
             name,
             action_repeat=action_repeat,
             render=dict(render),
+            kwargs=dict(kwargs),
+            wrappers=wrappers,
+            max_episode_steps=max_episode_steps,
             sequence=sequence,
             changes=changes,
             switch_every_env_steps=switch_every_env_steps,
@@ -354,10 +369,9 @@ def _started(makes: Sequence[Callable[[], EnvGroup]]) -> list[Worker]:
 
 
 @cache  # a sweep asks for each of its settings
-def say_if_endless(name: str, limit: float) -> None:
-    """Print a line, once in a process, about a task without a time limit, whose evaluation may never end."""
-    if limit == math.inf:
-        print(f"{name} has no time limit: give gymnasium.register max_episode_steps=1000, say", file=sys.stderr)
+def say(what: str) -> None:
+    """Print a line, once in a process."""
+    print(one_line(what), file=sys.stderr)
 
 
 def _kill(groups: Sequence[Here | Worker]) -> None:

@@ -195,12 +195,11 @@ class RunFolder(os.PathLike[str]):
     @property
     def plugins(self) -> list[str]:
         """The modules of plugs that the newest start and the environment name: to be shown, never to be loaded."""
-        from rl_plasticity.plugins import module_of
+        from rl_plasticity.plugins import modules_of
 
         named, env = ({}, *self.starts)[-1].get("plugins"), self.settings.get("env")
-        of_env = module_of(str(env.get("name"))) if isinstance(env, dict) else ""
-        modules = [*map(str, named if isinstance(named, list) else []), of_env]
-        return [*dict.fromkeys(filter(None, modules))]
+        of_env = modules_of(env) if isinstance(env, dict) else []
+        return [*dict.fromkeys([*map(str, named if isinstance(named, list) else []), *of_env])]
 
 
 def no_folder(folder: Path) -> SettingsError:

@@ -16,6 +16,7 @@ from rl_plasticity.agents import AGENTS, Agent, rollout
 from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train, planned_updates
+from rl_plasticity.configs.written import nested
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
@@ -57,7 +58,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
 
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
     """Environments for evaluation with these seeds. Their changes are those of the runs with `run_seeds`, on demand."""
-    settings = {**s.env.settings, "workers": False, "switch_every_env_steps": None, **given}
+    settings = {**nested(s.env.settings), "workers": False, "switch_every_env_steps": None, **given}
     return Envs(s.env.name, seeds, change_seeds=derived(run_seeds, CHANGES), **settings)
 
 
