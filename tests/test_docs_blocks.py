@@ -301,7 +301,7 @@ NOT_RUN = {
     "python -m rl_plasticity.supervised task=TASK data=DATA net=NET reg=REG reset=RESET optimizer=OPTIMIZER": (
         "its capitals stand for choices"
     ),
-    "group     seeds  final          IQM [95 %]            mean over tasks": SHOWN,
+    "group     seeds  final          IQM [95 %]            AUC [95 %]": SHOWN,
     "state     done                         updates  ends                  last          run": SHOWN,
     "tried on copies         learned then              closes  changes outputs": SHOWN,
     "4 runs: 1 running, 1 finished, 1 failed, 1 killed": SHOWN,
