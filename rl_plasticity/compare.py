@@ -36,6 +36,7 @@ open in a browser) and figures/ (PNG and PDF).
   out=FOLDER            where to; default: comparison. A comparison there is replaced, anything else is not
   metric=NAME           default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
   better=higher|lower   which values count as better; default: as the metric says (critic/dormant: lower)
+  columns=NAME,...      those that tables have, as comparison.csv calls them: mean,iqm,gap; default: all
   table=FORM            what is printed: text, or the table alone as latex (booktabs) or markdown
   target=NUMBER         adds the steps until the metric first reaches it
   baseline=LABEL        the group that the others are measured against; default: the one with reset=periodic, else the
@@ -52,7 +53,7 @@ def _names(text: str) -> list[str]:
 
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "out": expanded, "metric": str, "target": float, "baseline": str, "leave_out": _names, "better": str,
-    "mix": _names, "plugins": str, "table": str,
+    "mix": _names, "plugins": str, "table": str, "columns": _names,
 }  # fmt: skip
 """The options of the command, and how the text of each is read."""
 FORMS = ("text", "latex", "markdown")
@@ -79,13 +80,14 @@ def compare(
     mix: Sequence[str] = (),
     leave_out: Sequence[str] = (),
     better: "Direction | None" = None,
+    columns: Sequence[str] = (),
 ) -> "Comparison":
     """Compare the runs in some folders. The result's ``table()`` is a list of rows of text, the first one the header.
 
     Args:
         places: runs' own folders, sweeps' folders or globs.
         out: the folder for the page, the CSV file and the figures; by default nothing is written.
-        metric, target, baseline, mix, leave_out, better: as on the command line.
+        metric, target, baseline, mix, leave_out, better, columns: as on the command line.
 
     Raises:
         SettingsError: bad input: no run, runs that cannot be compared, an unknown metric or label, ...
@@ -102,7 +104,7 @@ def compare(
     from rl_plasticity.comparison.table import summarize
 
     runs, left_out = _read(folders)
-    comparison = summarize(group(runs, mix, leave_out), metric, target, baseline, better)
+    comparison = summarize(group(runs, mix, leave_out), metric, target, baseline, better, columns)
     comparison = replace(comparison, warnings=[*left_out, *comparison.warnings])
     if place:
         _write(comparison, place)

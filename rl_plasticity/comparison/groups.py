@@ -158,6 +158,20 @@ def method(s: Settings) -> tuple[str, str]:
     return str(s.get("reg.name", "none")), str(s.get("reset.name", "none"))
 
 
+def strengths(g: Group) -> list[str]:
+    """The settings of a group's method that are not the defaults, ``coef=1e-3``, unless its label has them."""
+    s, kind = g.settings, {"train": Train, "supervised": Supervised}[g.runs[0].kind]
+    try:
+        usual: Settings = schema.load(
+            kind, [f"{name}={s.get(f'{name}.name', 'none')}" for name in ("reg", "reset")]
+        ).flat
+    except SettingsError:  # of a plug that is not loaded, or a method without a default
+        return []
+    own = {n: v for n, v in s.items() if n.startswith(("reg.", "reset.")) and n in usual and usual[n] != v}
+    found = [f"{n.rpartition('.')[2]}={short(v)}" for n, v in own.items() if not n.endswith(".name")]
+    return [text for text in found if text not in g.label.split()]
+
+
 def is_number(value: Any) -> bool:
     """Whether a setting's value is a number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)

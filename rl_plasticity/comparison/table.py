@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rl_plasticity.comparison.groups import Group, default_baseline
+from rl_plasticity.comparison.groups import Group, default_baseline, strengths
 from rl_plasticity.comparison.loading import Run
 from rl_plasticity.errors import SettingsError, counted, nearest
 from rl_plasticity.metrics import Direction, statistics
@@ -107,6 +107,7 @@ class Comparison:
         steps: the steps of each task that all runs have. Runs are compared at the last one.
         better: which values of the metric count as better.
         target: the value for the steps until a run reaches it.
+        columns: the names in `STATISTICS` that tables have, in this order; by default all.
     """
 
     metric: str
@@ -116,6 +117,7 @@ class Comparison:
     better: Direction
     target: float | None = None
     baseline: Group | None = None
+    columns: Sequence[str] = ()
     rows: Sequence[Row] = ()
     warnings: Sequence[str] = ()
 
@@ -147,8 +149,9 @@ class Comparison:
     def table(self) -> list[list[str]]:
         """The statistics as text: a header, then a line for each group. A column without numbers is left out."""
         columns = {"group": [row.label for row in self.rows]}
-        for name, _, heading, show in STATISTICS:
-            if heading and any(name in row.estimates for row in self.rows):
+        for name in self.columns or COLUMNS:
+            _, _, heading, show = COLUMNS[name]
+            if any(name in row.estimates for row in self.rows):
                 columns[heading] = [
                     show(self, row, row[name]) if name in row.estimates else "baseline" for row in self.rows
                 ]
@@ -158,9 +161,10 @@ class Comparison:
     def caption(self) -> str:
         """What the columns and their intervals are."""
         divided = ", divided by 1000" if self.scale != 1 else ""
-        text = (
-            f"{self.metric} at {self.where}{divided}: mean ± standard error, and interquartile mean (IQM). AUC: "
-            f"mean over the curve up to there. Intervals from {FEW} seeds on: bootstrap for ranks, else Student's t. "
+        text = f"{self.metric} at {self.where} on {', '.join(self.steps)}{divided}: mean ± standard error, and "
+        text += (
+            f"interquartile mean (IQM). AUC: mean over the curve up to there. Intervals from {FEW} seeds on: "
+            "bootstrap for ranks, else Student's t. "
         )
         if any(row.diverged for row in self.rows):
             text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
@@ -200,7 +204,7 @@ class Comparison:
         if not math.isfinite(gap.value):
             return f"{row.label}, as no run of one of the two is finite"
         write = fine([gap.value, *(gap.interval or ())])
-        text = f"{row.label} is {write(abs(gap.value))} {'above' if gap.value >= 0 else 'below'} ({gap.note})"
+        text = f"{row.label} by {write(gap.value)} ({gap.note})"
         if math.isnan(gap.p):
             return f"{text}; with 1 seed there is no interval, so this may be chance"
         text += f", [{', '.join(map(write, gap.interval))}], which" if gap.interval else ", all by the same, which"
@@ -253,9 +257,10 @@ class Comparison:
         return "\n".join([head, rule, *lines, "", self.caption.strip(), ""])
 
     def _named(self) -> list[list[str]]:
-        """The table with the groups' names as in figures."""
+        """The table with the groups' names as in figures, and strengths that are not the defaults."""
         head, *lines = self.table()
-        return [head, *([row.name, *line[1:]] for row, line in zip(self.rows, lines, strict=True))]
+        names = [" ".join([row.name, *strengths(row.group)]) for row in self.rows]
+        return [head, *([name, *line[1:]] for name, line in zip(names, lines, strict=True))]
 
 
 def summarize(
@@ -264,6 +269,7 @@ def summarize(
     target: float | None = None,
     baseline: str | None = None,
     direction: Direction | None = None,
+    columns: Sequence[str] = (),
 ) -> Comparison:
     """The statistics of all groups.
 
@@ -273,10 +279,14 @@ def summarize(
         target: a value, for the steps until it is reached.
         baseline: a group's label; default: the one with reset=periodic, else the one with reg=none and reset=none.
         direction: which values of the metric count as better; default: what the metric says, else higher.
+        columns: names in `STATISTICS`, of the columns that tables have.
 
     Raises:
-        SettingsError: an unknown metric or baseline, or no run has the metric yet.
+        SettingsError: an unknown metric, column or baseline, or no run has the metric yet.
     """
+    for name in columns:
+        if name not in COLUMNS:
+            raise SettingsError(f"columns: no column is called {name!r}{nearest(name, COLUMNS)}")
     warnings: list[str] = []
     metric = metric or default_metric(groups)
     groups = _with_metric(groups, metric, warnings)
@@ -290,7 +300,7 @@ def summarize(
     if baseline is not None and baseline not in named:
         raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
     reference = default_baseline(groups, warnings) if baseline is None else named[baseline]
-    c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference)
+    c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference, columns)
     rows = [_row(c, g, len(groups) - 1, any(map(_unfinished, g.runs))) for g in groups]
     left = dict.fromkeys((g.label, str(run.folder)) for g in groups for run in g.runs if _unfinished(run))
     warnings += [f"* {label} is unfinished: {folder}" for label, folder in left]
@@ -544,6 +554,9 @@ STATISTICS = (
     Statistic("gap_all_at_once", _gap_at_once),
     Statistic("normalized_score", _normalized_score),
 )
+
+
+COLUMNS = {statistic.name: statistic for statistic in STATISTICS if statistic.heading}
 
 
 def _row(c: Comparison, g: Group, compared: int, unfinished: bool) -> Row:

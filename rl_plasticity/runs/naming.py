@@ -16,7 +16,8 @@ UNSTARTED = (".config.yaml.tmp", ".lock")  # the files of a process that was kil
 def name(s: Train | Supervised) -> str:
     """The name of a run; equal settings have equal names, and no others.
 
-    It has the choices, and the first setting that is not the usual one for them, ``walker-run_swr_coef=0.01_seed0-4``.
+    It has the choices, and the first setting that is not the usual one for them, ``walker-run_swr_coef=0.01_seed0-4``;
+    one of the method comes first. The first one of the network or agent is named besides: ``layer_norm=true``.
     Where that does not say all, six hex digits of the other settings follow: ``walker-run_swr_coef=0.01_1f3a9c_seed0``.
     """
     kind: Any = type(s)
@@ -29,12 +30,14 @@ def name(s: Train | Supervised) -> str:
     words[1:1] = [s.preset] if s.preset != DEFAULT_PRESET[kind] else []
     mine, theirs = ({n: v for n, v in identity(one).items() if n not in ("seed", "seeds")} for one in (s, usual))
     others = [n for n, value in mine.items() if theirs.get(n) != value]
-    for first in sorted(others, key=lambda n: not n.startswith(("reg.", "reset.")))[:1]:
+    told = dict.fromkeys(sorted(others, key=lambda n: not n.startswith(("reg.", "reset.")))[:1])
+    told |= dict.fromkeys([n for n in others if n.startswith(("agent.", "net."))][:1])
+    for first in told:
         last = first.rpartition(".")[2]
         is_clear = sum(n.rpartition(".")[2] == last for n in mine) == 1
         words.append(f"{last if is_clear else first}={_word(mine[first], ',')}")
     plain = [re.sub(r"[^\w.+=,-]+", "-", word)[:40] for word in words]
-    if len(others) > 1 or plain != words:
+    if len(others) > len(told) or plain != words:
         plain.append(hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:6])
     return "_".join([*plain, f"seed{s.seed}" if s.seeds == 1 else f"seed{s.seed}-{s.seed + s.seeds - 1}"])
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
+from types import MappingProxyType
 from typing import IO, Any
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from torch.utils.tensorboard.summary import hparams
 
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.names import HEADER, MetricName, RunName
+from rl_plasticity.runs.names import HEADER, MetricName, RunName, short
 
 END = 1000  # bytes, some ten rows
 
@@ -32,6 +34,7 @@ class Results:
         names: one for each run.
         sizes: on resuming, the result of `sync` at the checkpoint. Later rows are dropped; the run writes them again.
         step: the step at which the run starts.
+        settings: flat, shown by TensorBoard as hyperparameters; each run's own replace them.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Results:
         names: Sequence[RunName],
         sizes: Mapping[str, int] | None = None,
         step: int = 0,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._texts = [str(name) for name in names]
         self._places = [name.file_name for name in names] if len(names) > 1 else [""]
@@ -57,6 +61,15 @@ class Results:
         self.boards = {place: EventFileWriter(str(folder.tensorboard / place)) for place in ("", *self._places)}
         for board in self.boards.values():
             board.add_event(begins)
+        shown = dict.fromkeys(
+            ["eval/return"] if "env.name" in settings else ["task/train_accuracy", "task/test_accuracy"]
+        )
+        for place, name in zip(self._places, names, strict=True):
+            own = {
+                n: v if isinstance(v, bool | int | float) else short(v) for n, v in {**settings, **name.values}.items()
+            }
+            for found in hparams(own, shown) if settings else ():  # type: ignore[no-untyped-call]
+                self.boards[place].add_event(Event(wall_time=time.time(), summary=found))
         self.sync()
 
     def write(
@@ -115,9 +128,9 @@ class Results:
 
 @cache
 def tag_of(name: str) -> str:
-    """A metric's tag in TensorBoard. It opens the first group by name, so the many of networks come after eval."""
+    """A metric's tag in TensorBoard. It opens the first group by name, which is eval: the others come after it."""
     of = MetricName.parse(name).of
-    return name if of in ("", "eval", "task", "timing", "train") else f"networks/{name}"
+    return name if of in ("eval", "task", "timing", "train") else f"{'networks' if of else 'train'}/{name}"
 
 
 def require_as_saved(folder: RunFolder, saved: Mapping[str, Any]) -> None:

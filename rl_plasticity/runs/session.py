@@ -148,7 +148,7 @@ class Session(Generic[S]):
         self.journal.start()
         provenance.add_start(self.folder, s.device)
         sizes = self.saved["sizes"] if self.saved else None
-        self.results = Results(self.folder, self.plan.names, sizes, self.axis)
+        self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.flat)
         self.clock = Clock(unit, total, progress.step, bool(s.compile))
         self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")

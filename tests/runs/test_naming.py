@@ -29,6 +29,11 @@ def named(*arguments, kind=Train):
         (["agent.layer_norm=false", "reg=spectral"], "cheetah-run_spectral_layer_norm=false_seed0"),
         (["reg=swr", "reg.coef=0.1", "device=cpu", "eval_every_env_steps=7"], "cheetah-run_swr_coef=0.1_seed0"),
         (["reg=swr", "reg.coef=1e-3"], "cheetah-run_swr_seed0"),  # as it is without
+        (["reg=swr", "reg.coef=0.1", "agent.layer_norm=false"], "cheetah-run_swr_coef=0.1_layer_norm=false_seed0"),
+        (
+            ["total_env_steps=99", "agent.layer_norm=false"],
+            "cheetah-run_none_total_env_steps=99_layer_norm=false_seed0",
+        ),
         (["reg=l2", "reg.coef=[1e-5,0.01]"], "cheetah-run_l2_coef=1e-5,0.01_seed0"),
         (["preset=demo", "replay_ratio=4"], "cheetah-run_demo_none_replay_ratio=4_seed0"),
         (["total_env_steps=99", "reg=l2", "reg.coef=0.1"], f"cheetah-run_l2_coef=0.1_{HEX}_seed0"),  # the method first

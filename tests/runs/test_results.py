@@ -6,6 +6,7 @@ import pytest
 import torch
 from folders import go
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 from tensorboard.summary.writer import event_file_writer
 
 from rl_plasticity import supervised, train
@@ -96,6 +97,24 @@ def test_a_resumed_run_goes_on_in_tensorboard_s_runs_with_every_point_once(names
             assert shown == [(step, 3.0 if tag.startswith("timing") else float(step)) for step in steps]
 
 
+def test_tensorboard_has_each_run_s_hyperparameters_and_what_they_are_compared_by(tmp_path):
+    names = ["reg.name=none seed=4", "reg.name=l2 seed=4"]
+    settings = {"env.name": "walker-run", "agent.layer_norm": False, "agent.hidden": [8, 8], "lr": 1e-3, "data": None}
+    results_of(tmp_path, names, settings=settings).close()
+    found = {}
+    for run in (tmp_path / "tensorboard").iterdir():
+        if run.is_dir():
+            content = EventAccumulator(str(run)).Reload().PluginTagToContent("hparams")
+            start = HParamsPluginData.FromString(content["_hparams_/session_start_info"]).session_start_info.hparams
+            found[run.name] = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.items()}
+            experiment = HParamsPluginData.FromString(content["_hparams_/experiment"]).experiment
+            assert [metric.name.tag for metric in experiment.metric_infos] == ["eval/return"]
+    assert {name: own["reg.name"] for name, own in found.items()} == {f"reg.name={n}_seed4": n for n in ("none", "l2")}
+    assert {(own["agent.layer_norm"], own["agent.hidden"], own["lr"]) for own in found.values()} == {
+        (False, "[8, 8]", 1e-3)
+    }
+
+
 def documented(command):
     """The names that the documentation gives for "RL" or "supervised", without layers."""
     names = set()
@@ -122,7 +141,8 @@ def test_the_tags_in_tensorboard_are_those_of_the_documentation(name, module, ar
     folder = go(module.command, [*arguments, f"out={tmp_path / 'run'}"])
     tags = EventAccumulator(str(folder / "tensorboard")).Reload().Tags()["scalars"]
     timing = {tag.removeprefix("timing/") for tag in tags if tag.startswith("timing/")}
-    names = [tag.removeprefix("networks/") for tag in tags]
+    names = [re.sub("^networks/|^train/(?!return)", "", tag) for tag in tags]
+    assert sorted(tags)[0].startswith("eval/")
     logged = {"/".join(name.split("/")[:2]) for name in names} - {f"timing/{name}" for name in timing}
     unit = "env_steps" if name == "RL" else "epochs"
     assert timing <= {"updates_per_second", "seconds_left", *(f"{unit}_{n}" for n in ("per_second", "done", "left"))}
