@@ -3,11 +3,16 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import currentframe
+from traceback import walk_stack
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.learning.kept import undoing
@@ -16,7 +21,7 @@ from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import with_tensors
-from rl_plasticity.structure.layer import unwrapped
+from rl_plasticity.structure.layer import unwrapped, without_forward
 from rl_plasticity.structure.reading import require_supported
 
 
@@ -50,13 +55,17 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
       of which torch makes several anyway (it takes no step with ``fullgraph=True``).
     - *Data parallel*: every process computes the same penalty, so nothing is exchanged. Sharded parameters are refused.
       So are regularizers that look at data in several processes, because each process has its own data.
-    - *A new optimizer* has to be attached to: ``handle.remove()``, then ``attach(handle.regularizer, optimizer, net)``.
-      If the old optimizer no longer steps while the weights change, a warning says so.
+    - *Nested steps*: a step that is part of another one (a subclass's ``super().step()``) does nothing of its own. The
+      penalty is added when the outermost begins, and `project_` is called when it ends.
+    - *A new optimizer*, or a network with new, larger or replaced layers: ``handle.grow(optimizer=optimizer)`` or
+      ``handle.grow()``. A step with a network that has changed raises an error that says so. If the old optimizer no
+      longer steps while the weights change, a warning says so.
     - *Wrappers*: for the optimizers of accelerate and Lightning, the hooks are on the torch optimizer inside. If
       weights change but no ``step()`` is seen, one warning says so.
+    - *Copies*: a handle that is copied or pickled together with its network and optimizer is attached to their copies.
+      A copied or unpickled optimizer alone has lost its hooks, so attach again.
 
-    A copied or unpickled optimizer has lost its hooks, so attach again. Move the network to its device before
-    attaching; if it is moved later, call ``handle.regularizer.to(device)`` too.
+    Move the network to its device before attaching; if it is moved later, call ``handle.regularizer.to(device)`` too.
 
     Args:
         regularizer: a regularizer made for `net`, or a name, for which `make_regularizer` makes one with the
@@ -83,15 +92,14 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
         SettingsError: from the first ``optimizer.step()``, after the step: a regularizer that reinitializes units, with
             an optimizer whose state cannot be reset at single entries (LBFGS, Rprop, Adafactor).
         RuntimeError: from ``optimizer.step()``: a sparse gradient where the penalty has one; an optimizer that
-            unscales gradients itself; a regularizer that looks at data, if the loop has not called `net`.
+            unscales gradients itself; a regularizer that looks at data, if the loop has not called `net`; a network
+            that is no longer the one that was attached. Nothing has changed then.
     """
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
-    # Fabric's wrapper converts inputs, so they are read in the module inside, where they are already converted.
-    called = dict(net._modules.items()).get("_forward_module") or net
-    net, optimizers = unwrapped(net), _accepted(optimizer)
-    _check_held(optimizers, net)
-    require_supported(net)
+    called = _callable(net)
+    net = unwrapped(net)
+    _check_net(_accepted(optimizer), net)
     if isinstance(regularizer, str):
         regularizer = make_regularizer(regularizer, net, **settings)
     elif not isinstance(regularizer, Regularizer):
@@ -100,27 +108,7 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
         raise SettingsError(
             f"settings are for a regularizer given by name; this one is made already: {in_short(settings)}"
         )
-    regularizer.require_acting()
-    _check_covered(regularizer, optimizers, net)
-    _check_dense(regularizer, net)
-    kind = type(regularizer).__name__
-    if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
-        raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
-    changes = any(method.projects and not method.readers for method, _ in regularizer.methods(net))
-    if changes and (undoes := undoing(whole(optimizer), net)):
-        raise SettingsError(
-            f"{kind} changes the weights, and {undoes} brings back what somebody else changes, from a copy of them: "
-            "take another optimizer, or a penalty"
-        )
-    if regularizer.uses_loss:
-        raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
-    if regularizer.looks_at_data and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        raise SettingsError(
-            f"{kind} looks at data, and each process has its own: networks would drift apart. "
-            "Call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
-            "processes (torch.distributed.broadcast)"
-        )
-    return Attached(regularizer, optimizers, net, called, optimizer)
+    return Attached(regularizer, whole(optimizer), net, called)
 
 
 class Attached:
@@ -129,22 +117,24 @@ class Attached:
     Attributes:
         regularizer: the regularizer.
         net: the network, unwrapped.
+        optimizers: those whose steps it acts in, unwrapped.
         penalty: the penalty ``[*runs]`` in the last step, detached; None before the first.
     """
 
-    def __init__(
-        self,
-        regularizer: Regularizer,
-        optimizers: Sequence[Optimizer],
-        net: nn.Module,
-        called: nn.Module,
-        whole: Optimizers,
-    ) -> None:
-        self.regularizer, self.net, self.optimizers = regularizer, net, list(optimizers)
+    regularizer: Regularizer
+    net: nn.Module
+    optimizers: list[Optimizer]
+
+    def __init__(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
         self.penalty: Tensor | None = None
-        self._additions: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
-        self._stepped: set[Optimizer] = set()  # since the last projection
-        for other in _ALIVE:
+        self._hooks: list[Any] = []
+        self._attach(regularizer, whole, net, called)
+
+    def _attach(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
+        """Begin, or begin anew, with optimizers that may be wrapped."""
+        optimizers = listed(whole)
+        _check_fit(regularizer, whole, net)
+        for other in {*_ALIVE} - {self}:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
             same = same or other.regularizer is regularizer  # a composite may contain one kind twice
             if same and other.net is net and {*other.optimizers} & {*optimizers}:
@@ -152,11 +142,17 @@ class Attached:
                     f"a regularizer of this kind ({type(regularizer).__name__}) is already attached to this optimizer "
                     "and network: call remove() of its handle first"
                 )
-        before = [optimizer.register_step_pre_hook(self._before) for optimizer in optimizers]
-        after = [optimizer.register_step_post_hook(self._after) for optimizer in optimizers]
-        self._hooks: list[Any] = [*before, *after]
+        self.remove()
+        self.regularizer, self.net, self.optimizers = regularizer, net, optimizers
+        self._whole, self._called = whole, called
+        self._additions: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
+        self._stepped: set[Optimizer] = set()  # since the last projection
+        self._lrs: dict[str, float] = {}  # of what was stepped since then
+        self._begun: dict[Optimizer, list[FrameType]] = {optimizer: [] for optimizer in optimizers}  # its steps
+        for optimizer in optimizers:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before))
+            self._hooks.append(optimizer.register_step_post_hook(self._after))
         self._state: TorchState | None = None  # of the optimizers, once an entry was reinitialized
-        self._whole = whole  # the optimizers, with what wraps them
         self._inputs: Call | None = None  # of the last call
         self._under_way: Call | None = None
         self._penalizing = False
@@ -168,10 +164,51 @@ class Attached:
             for name in reader.names:
                 returns = _Hook(self, partial(Attached._returns, reader=reader, name=name))
                 self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
-        self.steps, self.is_stepping = 0, False
+        self._parameters = dict(net.named_parameters())  # keeps them alive, so that no other one gets the id of one
+        self._tables = [table for module in net.modules() for table in (module._parameters, module._modules)]
+        self._there = self._now()
+        self.steps = self._missed = 0
+        self._others: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
-        self._hooks += [p.register_post_accumulate_grad_hook(_Watch(self)) for p in held[-1:]]  # type: ignore[no-untyped-call]
+        watched = {id(p): p for p in (held[:1] + held[-1:])}.values()
+        self._hooks += [p.register_post_accumulate_grad_hook(_Watch(self)) for p in watched]  # type: ignore[no-untyped-call]
+        if not _ALIVE:
+            _EVERY.append(register_optimizer_step_post_hook(_notice))
         _ALIVE.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Attached, (self.regularizer, self._whole, self.net, self._called)
+
+    def grow(
+        self,
+        net: nn.Module | None = None,
+        optimizer: Optimizers | None = None,
+        **reading: Any,
+    ) -> None:
+        """Go on with a network that has got new, larger or replaced layers, or with a new optimizer::
+
+            net.head = larger(net.head)
+            optimizer = Adam(net.parameters())
+            handle.grow(optimizer=optimizer)
+
+        What the regularizer remembers of what stayed is kept, and what is new begins with its present weights. A
+        parameter has stayed if it is the same one. A replaced one has stayed if its first entries along each axis have
+        the values of the old one.
+
+        Args:
+            net: another network, if it is another one now.
+            optimizer: the new optimizer or optimizers, if there are new ones.
+            reading: ``example``, ``heads``, ``roles``, ``only`` as in `make_regularizer`.
+
+        Raises:
+            ValueError, SettingsError: as from `attach`. The old regularizer is then still attached.
+        """
+        called = self._called if net is None else _callable(net)
+        net = self.net if net is None else unwrapped(net)
+        optimizers = self._whole if optimizer is None else whole(optimizer)
+        _check_net(_accepted(optimizers), net)
+        new = [name for name, p in net.named_parameters() if not _stayed(self._parameters.get(name), p)]
+        self._attach(self.regularizer.grown(net, new, **reading), optimizers, net, called)
 
     @property
     def counts(self) -> dict[str, Tensor]:
@@ -189,17 +226,18 @@ class Attached:
 
     def remove(self) -> None:
         """Detach the regularizer and leave the loop as it was before; may be called twice."""
-        for hook in self._hooks:
-            hook.remove()
-        self._additions.clear()
-        self._inputs = self._under_way = None
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._additions, self._inputs, self._under_way = {}, None, None
         _ALIVE.discard(self)
+        while _EVERY and not _ALIVE:
+            _EVERY.pop().remove()
 
     # --- what the loop's own call of the network calls ------------------------------------------------------------
 
     def _begins(self, net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep a call's inputs, without their graph, and the state of autocast, until the call returns."""
-        if torch.is_grad_enabled() and not self._penalizing:
+        if torch.is_grad_enabled() and not self._penalizing and not _is_transformed():
             self._under_way = Call(*with_tensors((args, kwargs), lambda t: t.detach().requires_grad_(t.requires_grad)))
             device = next(self.net.parameters()).device.type
             self._under_way.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
@@ -222,6 +260,7 @@ class Attached:
 
     # --- what the optimizers call ---------------------------------------------------------------------------------
 
+    @_disable_dynamo
     def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Regularize before a step; returns the step's arguments, with its closure replaced if it has one."""
         if "grad_scaler" in kwargs:
@@ -229,9 +268,13 @@ class Attached:
                 f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's gradient "
                 "cannot be added: call regularizer.penalty and project_ in the loop instead of attach"
             )
-        self.steps, self.is_stepping = self.steps + 1, True
+        if not self._begins_step(optimizer):
+            return None
+        self.steps, self._missed = self.steps + 1, 0
         if _skips(optimizer):
             return None
+        self._require_unchanged()
+        _check_one_process(self.regularizer)  # processes may have begun since
         closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
         if not callable(closure):
             self._regularize(optimizer)
@@ -241,27 +284,106 @@ class Attached:
             return args, {**kwargs, "closure": closure}
         return (args[0], closure, *args[2:]), kwargs
 
+    @_disable_dynamo
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.is_stepping = False
-        if _skips(optimizer):
+        if not self._ends_step(optimizer) or _skips(optimizer):
             return
         self._stepped.add(optimizer)
+        if self.regularizer.uses_lr:
+            self._lrs |= self._rates(optimizer)
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
             self._inputs = None
             with torch.no_grad(), self.regularizer.outside_autocast():
-                rates = [self._rates()] if self.regularizer.uses_lr else []
-                reset = self.regularizer.project_(self.net, *rates)
+                reset = self.regularizer.project_(self.net, *self.regularizer.given_lr(self._lrs))
                 if reset:  # else the optimizer's state need not have moments
                     self._state = self._state or TorchState(self.net, self._whole)
                     forget_(self._state.moments, reset)
                     self._state.follow_(reset)
+            self._lrs = {}
 
-    def _rates(self) -> dict[str, float]:
-        """The learning rates of the optimizers' groups, by parameter name."""
-        names = {id(p): name for name, p in self.net.named_parameters()}
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+    def _rates(self, optimizer: Optimizer) -> dict[str, float]:
+        """The rates of the optimizer's groups, by name, for parameters with a gradient: no step changes others."""
+        names = {id(p): name for name, p in self.net.named_parameters() if p.grad is not None}
+        groups = optimizer.param_groups
         return {names[id(p)]: float(group["lr"]) for group in groups for p in group["params"] if id(p) in names}
+
+    def _begins_step(self, optimizer: Optimizer) -> bool:
+        """Whether a step begins that is no part of another one, as ``super().step()`` is."""
+        begun = self._begun[optimizer]
+        begun[:] = [*filter(_is_running, begun), _of_step()]  # others have raised an error
+        return len(begun) == 1
+
+    def _ends_step(self, optimizer: Optimizer) -> bool:
+        """Whether a step ends that is no part of another one."""
+        begun = self._begun[optimizer]
+        begun[:] = [*filter(_is_running, begun)][:-1]
+        return not begun
+
+    @property
+    def is_stepping(self) -> bool:
+        """Whether a step is under way."""
+        return any(_is_running(frame) for begun in self._begun.values() for frame in begun)
+
+    # --- the network now, and the network that was attached ---------------------------------------------------------
+
+    def _now(self) -> list[tuple[int, Any]]:
+        """What would be different in a network that has changed."""
+        return [(id(value), getattr(value, "shape", None)) for table in self._tables for value in table.values()]
+
+    def _require_unchanged(self) -> None:
+        """Raise RuntimeError if the network has changed in a way that matters; else go on with what it is now."""
+        if self._now() == self._there:
+            return
+        if changes := self._changes():
+            raise RuntimeError(
+                f"the network has changed since {type(self.regularizer).__name__} was attached: {in_short(changes)}. "
+                "Call handle.grow(), with a new optimizer handle.grow(optimizer=...), or remove() it and attach again"
+            )
+        kept = self._begun, self._inputs, self._lrs, self._stepped, self.steps
+        self._attach(self.regularizer, self._whole, self.net, self._called)
+        self._begun, self._inputs, self._lrs, self._stepped, self.steps = kept
+
+    def _changes(self) -> list[str]:
+        """What the regularizer acts on that is not as it was, and what is new and trained by the optimizers."""
+        acted_on = [(method, name) for method, _ in self.regularizer.methods(self.net) for name in method.names]
+        changes = dict.fromkeys(change for method, name in acted_on if (change := method.change_of(self.net, name)))
+        held = {name for optimizer in self.optimizers for name in _held(optimizer, self.net)}
+        replaced = [name for name, p in self.net.named_parameters() if self._parameters.get(name) is not p]
+        acted = {name for _, name in acted_on}
+        for name in replaced:
+            if name not in self._parameters and name in held:
+                changes[f"{name!r} is new"] = None
+            elif name in acted and name not in held and self.net.get_parameter(name).requires_grad:
+                changes[f"{name!r} was replaced, and no attached optimizer holds it"] = None
+        return [*changes]
+
+    def _notice(self, optimizer: Optimizer) -> None:
+        """Warn once if another optimizer than the handle's trains what is regularized."""
+        if optimizer in self.optimizers or self.is_stepping:
+            return
+        changed = self._now() != self._there
+        if changed or optimizer not in self._others:
+            names = {name for method, _ in self.regularizer.methods(self.net) for name in method.names}
+            mine = {id(p) for name, p in self.net.named_parameters() if name in names}
+            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+            self._others[optimizer] = bool(mine & held)
+        if self._others[optimizer]:
+            self._missed += 1
+            if self._missed == (1 if changed else _Watch.CHANGES):
+                self._warn_left_behind()
+
+    def _warn_left_behind(self) -> None:
+        kind = type(self.regularizer)
+        if any(o is not self and o.net is self.net and type(o.regularizer) is kind for o in _ALIVE):
+            return
+        kinds = ", ".join(type(optimizer).__name__ for optimizer in self.optimizers)
+        changes = f" (the network has changed: {in_short(changes)})" if (changes := self._changes()) else ""
+        warn(
+            f"{kind.__name__} does nothing{' any more' * bool(self.steps)}: the weights change, but no step() of "
+            f"{kinds} was called{changes}. Attach to the optimizer whose step() is called: "
+            "handle.grow(optimizer=optimizer); or call penalty and project_ in the loop"
+        )
 
     def _regularized(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
         """The closure, with the penalty added to its gradients and to its loss.
@@ -308,7 +430,8 @@ class Attached:
         if self.regularizer.looks_at_data and self._inputs is None:
             raise RuntimeError(
                 f"{type(self.regularizer).__name__} looks at data, and the attached network was not called before the "
-                "step: attach the network in the form that the loop calls"
+                "step (calls inside torch.func's transforms do not count): attach the network in the form that the "
+                "loop calls"
             )
         self._penalizing = True
         try:
@@ -371,25 +494,55 @@ class _Watch:
         else:
             self.changes += self.known not in (now, None)
         self.known, self.steps = now, handle.steps
-        kind = type(handle.regularizer)
-        if self.changes == self.CHANGES and not any(
-            o is not handle and o.net is handle.net and type(o.regularizer) is kind for o in _ALIVE
-        ):
-            kinds = ", ".join(type(optimizer).__name__ for optimizer in handle.optimizers)
-            warn(
-                f"{kind.__name__} does nothing{' any more' * bool(handle.steps)}: the weights change, but no step() of "
-                f"{kinds} was called. Attach to the optimizer whose step() is called: handle.remove(), then "
-                "attach(handle.regularizer, optimizer, net); or call penalty and project_ in the loop"
-            )
+        if self.changes == self.CHANGES and not handle._missed:
+            handle._missed = self.CHANGES
+            handle._warn_left_behind()
+
+
+@_disable_dynamo
+def _notice(optimizer: Optimizer, *_: Any) -> None:
+    """Tell all handles that an optimizer has made a step."""
+    for handle in [*_ALIVE]:
+        handle._notice(optimizer)
+
+
+def _is_running(frame: FrameType) -> bool:
+    """Whether the call is not over yet."""
+    return any(call is frame for call, _ in walk_stack(currentframe()))
+
+
+def _of_step() -> FrameType:
+    """The call of an optimizer's ``step`` that calls a hook: a function of torch around it."""
+    of_torch = register_optimizer_step_post_hook.__code__.co_filename
+    return next(call for call, _ in walk_stack(currentframe()) if call.f_code.co_filename == of_torch)
+
+
+def _is_transformed() -> bool:
+    """Whether the code runs inside ``torch.func.grad``, ``vmap`` or the like, whose tensors are gone afterwards."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _stayed(was: Tensor | None, now: Tensor) -> bool:
+    """Whether a parameter is the old one, or one that begins with its values along each axis."""
+    if was is None or was is now:
+        return was is now
+    corner = now[(*map(slice, was.shape),)] if was.ndim == now.ndim else now
+    return corner.shape == was.shape and torch.equal(corner.to(was), was)
 
 
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
+_EVERY: list[Any] = []  # the hook on all optimizers, while a handle is alive
 
 
 def attached_to(net: nn.Module) -> list[Regularizer]:
     """The regularizers that are attached to `net` or to a part of it."""
     mine = {id(p) for p in net.parameters()}
     return [handle.regularizer for handle in _ALIVE if any(id(p) in mine for p in handle.net.parameters())]
+
+
+def _callable(net: nn.Module) -> nn.Module:
+    """The module whose inputs are read: Fabric's wrapper converts them, so the one inside, that gets them converted."""
+    return dict(net._modules.items()).get("_forward_module") or net
 
 
 def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[str, nn.Parameter]:
@@ -456,7 +609,8 @@ def _accepted(optimizer: Optimizers) -> list[Optimizer]:
     return optimizers
 
 
-def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
+def _check_net(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
+    """Check that the optimizers hold parameters of the network, each others, and that these are of a known kind."""
     names: set[str] = set()
     for optimizer in optimizers:
         own = _held(optimizer, net, frozen=True).keys()
@@ -468,6 +622,40 @@ def _check_held(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {in_short(sorted(names & own))}")
         names |= own
+    require_supported(net)
+
+
+def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module) -> None:
+    """Check that the regularizer can act in the steps of these optimizers, which may be wrapped."""
+    optimizers = listed(whole)
+    regularizer.require_acting()
+    _check_covered(regularizer, optimizers, net)
+    _check_dense(regularizer, net)
+    kind = type(regularizer).__name__
+    if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
+        raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
+    changes = any(method.projects and not method.readers for method, _ in regularizer.methods(net))
+    if changes and (undoes := undoing(whole, net)):
+        raise SettingsError(
+            f"{kind} changes the weights, and {undoes} brings back what somebody else changes, from a copy of them: "
+            "take another optimizer, or a penalty"
+        )
+    if regularizer.looks_at_data and (why := without_forward(net)):
+        raise SettingsError(f"{kind} looks at data, and {why}")
+    if regularizer.uses_loss:
+        raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
+    _check_one_process(regularizer)
+
+
+def _check_one_process(regularizer: Regularizer) -> None:
+    if not (regularizer.looks_at_data and torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    if torch.distributed.get_world_size() > 1:
+        raise SettingsError(
+            f"{type(regularizer).__name__} looks at data, and each process has its own: networks would drift apart. "
+            "Call penalty(net, inputs) and project_(net) in the loop instead, with the same inputs in all "
+            "processes (torch.distributed.broadcast)"
+        )
 
 
 def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], net: nn.Module) -> None:
@@ -475,21 +663,12 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
 
     All parameters that it acts on must be the network's, and some optimizer must hold each trainable one.
     """
+    acted_on = [(method, name) for method, _ in regularizer.methods(net) for name in method.names]
+    if changes := [change for method, name in acted_on if (change := method.change_of(net, name))]:
+        raise SettingsError(f"the regularizer was made for another network: {in_short(changes)}")
     parameters = dict(net.named_parameters())
-    acted_on = {name: method.shapes.get(name) for method, _ in regularizer.methods(net) for name in method.names}
-    unknown = [name for name in acted_on if name not in parameters]
-    if unknown:
-        raise SettingsError(
-            f"the regularizer was made for another network: this one has no parameter {in_short(unknown)}"
-        )
-    for name, theirs in acted_on.items():
-        mine = parameters[name].shape[len(regularizer.runs) :]
-        if theirs not in (mine, None):
-            raise SettingsError(
-                f"the regularizer was made for another network: {name!r} is {[*mine]} here, {[*theirs]} there"
-            )
     held = {name for optimizer in optimizers for name in _held(optimizer, net)}
-    left = [name for name in acted_on if parameters[name].requires_grad and name not in held]
+    left = [name for _, name in acted_on if parameters[name].requires_grad and name not in held]
     if left:
         raise SettingsError(
             f"the regularizer acts on trainable parameters that no given optimizer holds: {in_short(left)}; pass the "

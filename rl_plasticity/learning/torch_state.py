@@ -28,6 +28,15 @@ def listed(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
     return [stepped(one) for one in whole(optimizers)]
 
 
+def wrappers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
+    """The optimizers around the one that `stepped` returns whose steps can have hooks, as Lookahead's."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        if "_optimizer_step_post_hooks" in vars(optimizer):
+            optimizer._patch_step_function()  # some have the hooks' dicts and no constructor that makes use of them
+            yield optimizer
+        optimizer = inner
+
+
 class TorchState:
     """The state that ``torch.optim`` optimizers keep for a network's parameters, looked up by parameter.
 

@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from types import EllipsisType
 from typing import Annotated, Any, Literal, Protocol
 
@@ -15,7 +16,17 @@ from rl_plasticity.errors import SettingsError, warn
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, Structure, read
-from rl_plasticity.structure.layer import Layer, SomeRuns, Widened, is_trained, lookup, runs_of, unwrapped, wide
+from rl_plasticity.structure.layer import (
+    Layer,
+    SomeRuns,
+    Widened,
+    is_parameter,
+    is_trained,
+    lookup,
+    runs_of,
+    unwrapped,
+    wide,
+)
 
 Fraction = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
 Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
@@ -27,7 +38,7 @@ Of = Annotated[
     ),
 ]
 Rates = float | Tensor | Mapping[str, float]
-"""A learning rate, or one for each parameter by name."""
+"""A learning rate, or one for each parameter by name; a name without one is left alone."""
 RunSlice = slice | EllipsisType  # the runs that a part of a composite regularizer acts on; ``...`` for all
 
 
@@ -106,8 +117,14 @@ class Regularizer(nn.Module):
     self_updating: tuple[str, ...] = ()
     captures: str = ""
     every_updates: int = 1
+    made_with: tuple[tuple[Any, ...], dict[str, Any]]  # what the constructor was given
     coef: Tensor
     updates: Tensor
+
+    def __new__(cls, *arguments: Any, **settings: Any) -> "Regularizer":
+        regularizer = super().__new__(cls)
+        regularizer.__dict__["made_with"] = arguments[1:], {k: v for k, v in settings.items() if k != "net"}
+        return regularizer
 
     @checked
     def __init__(self, net: nn.Module, coef: Strength = 0.0, structure: Structure | None = None) -> None:
@@ -217,6 +234,60 @@ class Regularizer(nn.Module):
             part.restart_from_(other, _among(runs, its), only)
         self._take_(_own_state(fresh), runs, only)
 
+    def grown(self, net: nn.Module, new: Iterable[str] = (), **reading: Any) -> "Regularizer":
+        """A regularizer like this one for a network that has got new or larger layers since this one was made::
+
+            net.head = Larger(net.head)
+            regularizer = regularizer.grown(net)
+
+        Strengths, counts and all that this one remembers of what stayed are kept, and what is new begins with its
+        present weights. In a parameter that has grown, the first entries along each axis are those that stayed.
+
+        Args:
+            net: the network as it is now.
+            new: names of parameters of which nothing stayed, although one of this name was there.
+            reading: ``example``, ``heads``, ``roles``, ``only`` as in `make_regularizer`; without them, `heads`,
+                `roles` and the names of `only` are as they were.
+
+        Raises:
+            ValueError, SettingsError: as from `make_regularizer`.
+        """
+        regularizer = self._made_again(net, reading)
+        regularizer._keep_(self, net, {*new})
+        return regularizer
+
+    def _made_again(self, net: nn.Module, reading: Mapping[str, Any]) -> "Regularizer":
+        arguments, settings = self.made_with
+        given = [part._made_again(net, reading) if isinstance(part, Regularizer) else part for part in arguments]
+        structure = read(net, **{**self.structure.asked_by_name(net), **reading})
+        return made(type(self), structure, net, *given, **settings)
+
+    @torch.no_grad()
+    def _keep_(self, old: "Regularizer", net: nn.Module, new: set[str]) -> None:
+        """Take over the state of `old`, made for fewer or smaller layers, except for the parameters `new`."""
+        for (part, runs), (before, _) in zip(self.made_of(), old.made_of(), strict=True):
+            part._keep_(before, view_of(net, runs), new)
+        mine, theirs, k = _own_state(self), _own_state(old), len(self.runs)
+        for part in self.acts_on:
+            name = part if isinstance(part, str) else part.weight_name
+            was = old.shapes.get(name or "")
+            if name is None or was is None or was == self.shapes[name] or name in new:
+                continue
+            weight = wide(lookup(net, name)).clone()
+            corner = (*[slice(None)] * k, *map(slice, was))
+            for kind in self.capture(part, net):
+                key = _key(kind, name)
+                if key in theirs and weight[corner].shape[k:] == was:
+                    weight[corner] = self.weights_of(theirs.pop(key), weight[corner])
+                    mine[key].copy_(self.capture(part, Widened(net, {name: weight}))[kind])
+                theirs.pop(key, None)
+        for key, value in theirs.items():
+            at = mine.get(key)
+            if at is not None and at.ndim == value.ndim and key.partition("/")[2].replace("/", ".") not in new:
+                corner = (*map(slice, value.shape),)
+                if at[corner].shape == value.shape:
+                    at[corner] = value
+
     def _take_(self, values: Mapping[str, Tensor], runs: Tensor | None, only: set[str] | None) -> None:
         """Set buffers of these names, in these runs, except counts."""
         mine = _own_state(self)
@@ -282,6 +353,10 @@ class Regularizer(nn.Module):
     def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:
         """The reference values to remember for one element of `acts_on`, by kind; see `_recall`, `capture_from_`."""
         return {self.captures: wide(lookup(net, part))} if self.captures else {}
+
+    def weights_of(self, reference: Tensor, now: Tensor) -> Tensor:
+        """Weights, of the shape of `now`, whose `capture` is `reference`; by default it is the weights themselves."""
+        return reference
 
     def made_of(self) -> Sequence[tuple["Regularizer", RunSlice]]:
         """The regularizers that this one consists of, each with the runs it acts on; none by default."""
@@ -441,8 +516,11 @@ class Regularizer(nn.Module):
         """`acts_on` without the parameters that are frozen now.
 
         Raises:
-            RuntimeError: a parameter was frozen when the regularizer was made and is not frozen now.
+            RuntimeError: a parameter was frozen when the regularizer was made and is not frozen now, or the network has
+                changed in another way.
         """
+        if not torch.compiler.is_compiling():
+            self._require_unchanged(net)
         for name in self.frozen:
             if is_trained(net, name):
                 raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
@@ -451,6 +529,21 @@ class Regularizer(nn.Module):
             for part in self.acts_on
             if isinstance(part, Layer) or is_trained(net, part)
         ]
+
+    def _require_unchanged(self, net: nn.Module) -> None:
+        for name in self.names:
+            if changed := self.change_of(net, name):
+                raise RuntimeError(
+                    f"{type(self).__name__} was made for another network: {changed}. Where it has grown, take "
+                    "regularizer.grown(net) (attached: handle.grow()); else make it again"
+                )
+
+    def change_of(self, net: nn.Module, name: str) -> str:
+        """What has become of the parameter called `name` since the regularizer was made; empty if it is there still."""
+        if not is_parameter(net, name):  # removed, or computed from others now
+            return f"{name!r} is no parameter any more"
+        was, now = self.shapes.get(name), lookup(net, name).shape[len(self.runs) :]
+        return "" if was in (now, None) else f"{name!r} is {[*now]}, was {[*was]}"
 
     def _count_(self) -> Tensor:
         """Count one update and return the runs ``[*runs]`` in which the projection is due."""
@@ -568,9 +661,21 @@ def penalty_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None 
     )
 
 
+def made(
+    kind: type[Regularizer], structure: Structure | None, net: nn.Module, *given: Any, **settings: Any
+) -> Regularizer:
+    """A regularizer of this kind that finds the `structure` of `net` known, see its base class's constructor."""
+    regularizer = kind.__new__(kind, net, *given, **settings)
+    regularizer.__dict__["structure"] = structure
+    kind.__init__(regularizer, net, *given, **settings)
+    if structure is not None:
+        regularizer.structure = replace(structure, example=None)  # no longer needed
+    return regularizer
+
+
 def rate_of(lr: Rates, name: str) -> float | Tensor:
-    """The learning rate of the parameter called `name`."""
-    return lr[name] if isinstance(lr, Mapping) else lr
+    """The learning rate of the parameter called `name`; 0 for one that has none, because no step changed it."""
+    return lr.get(name, 0.0) if isinstance(lr, Mapping) else lr
 
 
 def counted_by(module: nn.Module) -> dict[str, Tensor]:

@@ -1,7 +1,6 @@
 """The table of regularizers by name, and the function that makes one from it."""
 
 import copy
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.plugins import Choices
-from rl_plasticity.regularizers.base import Regularizer
+from rl_plasticity.regularizers.base import Regularizer, made
 from rl_plasticity.settings import settings_of
 from rl_plasticity.structure import Example, Structure, read
 
@@ -49,9 +48,7 @@ def make_regularizer(
     kind = make.func  # type: ignore[attr-defined]
     if not (isinstance(kind, type) and issubclass(kind, Regularizer)):
         raise SettingsError(f"REGULARIZERS[{name!r}] must be a subclass of Regularizer, got {kind!r}")
-    regularizer: Regularizer = kind.__new__(kind)
-    regularizer.__dict__["structure"] = structure  # see the base class's constructor
-    kind.__init__(regularizer, net, **make.keywords)  # type: ignore[attr-defined]
+    regularizer: Regularizer = made(kind, structure, net, **make.keywords)  # type: ignore[attr-defined]
     regularizer.require_acting()
     declared = settings_of(kind).get("coef")
     coef = settings.get("coef", declared and declared.default)
@@ -60,8 +57,6 @@ def make_regularizer(
         raise SettingsError(f"{name} has strength 0 although coef is {coef}: call super().__init__(net, coef) in it")
     if regularizer.runs and not type(regularizer).__module__.startswith("rl_plasticity."):
         _require_runs_apart(regularizer, net)
-    if structure is not None:
-        regularizer.structure = dataclasses.replace(structure, example=None)  # no longer needed
     return regularizer
 
 

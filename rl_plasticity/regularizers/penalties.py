@@ -91,6 +91,9 @@ class Wasserstein(Regularizer):
     def capture(self, name: str, net: nn.Module) -> Mapping[str, Tensor]:
         return {"sorted": wide(lookup(net, name)).reshape(*self.runs, -1).sort(-1).values}
 
+    def weights_of(self, reference: Tensor, now: Tensor) -> Tensor:
+        return reference.reshape(now.shape)
+
     def term(self, name: str, net: nn.Module) -> Tensor:
         return (self.capture(name, net)["sorted"] - self._recall("sorted", name)).square().mean(-1)
 

@@ -79,7 +79,7 @@ class WeightDecay(Regularizer):
     def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
         if not self.prepared:
             with torch.no_grad():
-                for name in self.names:
+                for name in self._now(net):
                     self._recall("before", name).copy_(lookup(net, name))
         self.prepared = True
         return self._zeros()

@@ -162,7 +162,15 @@ class SoftWeightRescaling(Regularizer):
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
         return {"norm": _norm(layer, net)} if _has_norm(layer) else {}
 
+    def weights_of(self, reference: Tensor, now: Tensor) -> Tensor:
+        return _with_norm(now, reference)
+
     def project_all(self, layers: Sequence[Layer], net: nn.Module, due: Tensor) -> None:
+        if self.exact and not torch.compiler.is_compiling():
+            frozen = [y.bias_name for y, now in zip(self.layers, layers, strict=True) if y.bias_name != now.bias_name]
+            if frozen:
+                self.exact = False
+                warn(f"swr keeps f' = C f only approximately, as {in_short(frozen)} was frozen after it was made")
         self._rescale_(layers, net, self.coef, self.coef_classifier)
 
     def _rescale_(self, layers: Sequence[Layer], net: nn.Module, coef: Tensor, coef_classifier: Tensor) -> None:
@@ -331,6 +339,9 @@ class NormalizeProject(Regularizer):
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
         return {} if layer.role == "norm" else {"norm": _norm(layer, net)}
 
+    def weights_of(self, reference: Tensor, now: Tensor) -> Tensor:
+        return _with_norm(now, reference)
+
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
         if layer.role == "norm" and self.norms == "decay":
             decay = torch.where(due, self.norm_decay, 0.0)
@@ -423,6 +434,12 @@ def _norm(layer: Layer, net: nn.Module) -> Tensor:
     weight = wide(weight)
     norm: Tensor = vector_norm(weight, dim=tuple(range(len(layer.runs), weight.ndim)))
     return norm
+
+
+def _with_norm(weight: Tensor, norm: Tensor) -> Tensor:
+    """A tensor like `weight` whose Frobenius norm is `norm` ``[*runs]``."""
+    flat = nn.functional.normalize(weight.flatten(norm.ndim), dim=-1) * norm.unsqueeze(-1)
+    return flat.reshape(weight.shape)
 
 
 def _has_norm(layer: Layer) -> bool:

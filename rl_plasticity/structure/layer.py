@@ -6,7 +6,7 @@ What feeds what, and which layer is a head, is read in `rl_plasticity.structure`
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -251,6 +251,17 @@ def lookup(net: nn.Module, name: str) -> Tensor:
     return value
 
 
+def is_parameter(net: nn.Module, name: str) -> bool:
+    """Whether `name` is one of a parameter of `net`, whatever tensor is in its place now."""
+    while isinstance(net, (SomeRuns, Widened)):
+        net = net._net[0]
+    *path, last = name.split(".")
+    module: Any = unwrapped(net)
+    for key in path:
+        module = module._modules.get(key) if module is not None else None
+    return module is not None and module._parameters.get(last) is not None
+
+
 def is_trained(net: nn.Module, name: str) -> bool:
     """Whether the tensor called `name` is not a frozen parameter; substituted tensors are trained."""
     while isinstance(net, (SomeRuns, Widened)):  # a union would be made at each of many calls
@@ -272,6 +283,14 @@ def unwrapped(net: nn.Module) -> nn.Module:
             return net
         assert inner is not None
         net = inner
+
+
+def without_forward(net: nn.Module) -> str:
+    """Says that a network cannot be called and what to take instead; empty for a network that can."""
+    if type(net).forward is not nn.Module.forward or "forward" in vars(net):
+        return ""
+    parts = [name for name, part in net.named_children() if any(True for _ in part.parameters())]
+    return f"{type(net).__name__} has no forward: take its parts, one by one ({', '.join(parts[:3])})"
 
 
 def per_run(value: Tensor, like: Tensor) -> Tensor:

@@ -69,9 +69,12 @@ def read(
     """
     net = unwrapped(net)
     require_supported(net)
+    ids = None if only is None else {*map(id, only)}
+    names = None if ids is None else [name for name, p in net.named_parameters() if id(p) in ids]
+    asked = {"heads": heads, "roles": roles, "only": names}
     roles = roles or {}
     _check_roles(net, roles)
-    walk = Walk(net, roles, _ids_of(net, roles, only))
+    walk = Walk(net, roles, _ids_of(net, roles, ids))
     with _distributions_unchecked():
         unknown = trace(net, walk) if example is None else watch(net, walk, example)
     if unknown is not None:
@@ -94,6 +97,7 @@ def read(
         shared=frozenset(name for name, uses in walk.uses.items() if uses > 1),
         of_heads=frozenset(walk.weight_of[i] for i, node in enumerate(nodes) if node.head and i in walk.weight_of),
         factors=frozenset(_possible_factors(net, walk, unknown is not None)),
+        asked=asked,
     )
 
 
@@ -129,13 +133,12 @@ def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:
             raise SettingsError(f"roles: {found[0]!r} is {wrong}")
 
 
-def _ids_of(net: nn.Module, roles: Mapping[str, str], only: Iterable[Tensor] | None) -> set[int] | None:
+def _ids_of(net: nn.Module, roles: Mapping[str, str], given: set[int] | None) -> set[int] | None:
     """The parameters to act on, by their ids; None for all."""
     own = {id(p) for p in net.parameters()}
     ignored = {id(p) for name, p in net.named_parameters() if given_role(name, roles) == "ignore"}
-    if only is None:
+    if given is None:
         return own - ignored if ignored else None
-    given = {id(p) for p in only}
     if not own & given:
         raise SettingsError("only: none of these is a parameter of the network; only=[net.get_parameter(name), ...]")
     return given - ignored

@@ -1,8 +1,9 @@
 """What was read of a network: its layers in forward order, what feeds each, and what a method may ask of them."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import nn
 
@@ -10,7 +11,7 @@ from rl_plasticity.errors import in_short
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.calling import Example
 from rl_plasticity.structure.checking import recyclable
-from rl_plasticity.structure.layer import Layer, lookup
+from rl_plasticity.structure.layer import Layer, lookup, unwrapped
 from rl_plasticity.structure.units import HiddenLayer
 from rl_plasticity.structure.walk import INPUT
 
@@ -31,6 +32,7 @@ class Structure:
         shared: names of the parameters that are used more than once.
         of_heads: names of the output layers' weights, also those that other layers share.
         example: the inputs of the call that was watched, if one was, also one that could not be followed.
+        asked: the heads, the roles and the names of the parameters to act on, where `read` was given them.
         factors: names of the layers whose shapes allow that they are factors of a low-rank adapter of a frozen layer.
     """
 
@@ -45,6 +47,12 @@ class Structure:
     of_heads: frozenset[str] = frozenset()
     factors: frozenset[str] = frozenset()
     example: Example | None = field(default=None, compare=False, repr=False)
+    asked: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def asked_by_name(self, net: nn.Module) -> dict[str, Any]:
+        """What `read` was asked for, with parameters of `net` as ``only``."""
+        there, only = dict(unwrapped(net).named_parameters()), self.asked.get("only")
+        return {**self.asked, **({} if only is None else {"only": [there[name] for name in only if name in there]})}
 
     @property
     def layers(self) -> list[Layer]:
@@ -133,15 +141,15 @@ class Structure:
         """Raises ValueError if it is not known which layers are heads, and says what to pass."""
         if not self.has_heads:
             raise ValueError(
-                f"{method} must know the output layers, and {self.unknown}: "
-                + self._what_helps("heads=[names of the output layers]" if takes_heads else None)
+                f"{method} must know the output layers, and "
+                + self._why("heads=[names of the output layers]" if takes_heads else None)
             )
         self._require_all(method)
 
     def require_order(self, method: str) -> None:
         """Raises ValueError if it is not known which layer feeds which, and says what to pass."""
         if self.unknown is not None:
-            raise ValueError(f"{method} must know which layer feeds which, and {self.unknown}: {self._what_helps()}")
+            raise ValueError(f"{method} must know which layer feeds which, and {self._why()}")
         self._require_all(method)
 
     def _require_all(self, method: str) -> None:
@@ -157,7 +165,7 @@ class Structure:
         found = [layer.name for layer in layers if layer.weight_name in self.factors]
         if found:
             other = "only=[the parameters to act on] without them"
-            helps = f": pass {other}" if self.unknown is None else f", and {self.unknown}: {self._what_helps(other)}"
+            helps = f": pass {other}" if self.unknown is None else f", and {self._why(other)}"
             raise ValueError(
                 f"{method} acts on whole matrices; {in_short(found)} may be factors of a low-rank adapter of a frozen "
                 f"layer{helps}, merge the adapters, or take a method of single parameters (l2, l2_init, weight_decay)"
@@ -167,14 +175,17 @@ class Structure:
         """Raises ValueError if there are such bare parameters and their use was not seen, and says what to pass."""
         if names and self.unknown is not None:
             raise ValueError(
-                f"{method} must know what the bare parameters {in_short(names)} do, and {self.unknown}: "
-                + self._what_helps("roles={name: role}, 'ignore' for those to leave alone")
+                f"{method} must know what the bare parameters {in_short(names)} do, and "
+                + self._why("roles={name: role}, 'ignore' for those to leave alone")
             )
 
-    def _what_helps(self, other: str | None = None) -> str:
-        """What to pass if something is unknown: an example, unless the given one could not be followed."""
+    def _why(self, other: str | None = None) -> str:
+        """Why the order is unknown and what helps: an example, unless the given one could not be followed."""
+        if "has no forward" in str(self.unknown):
+            return f"{self.unknown}, or pass {other}" if other else str(self.unknown)
         given = [*([] if self.example is not None else ["example=(a real input, ...)"]), *([other] if other else [])]
-        return f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
+        helps = f"pass {', or '.join(given)}" if given else "the example does not show it, so take another method"
+        return f"{self.unknown}: {helps}"
 
     @property
     def beside(self) -> str:

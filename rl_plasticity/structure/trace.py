@@ -10,13 +10,15 @@ from torch import fx, nn
 from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.calling import flat, shadow
-from rl_plasticity.structure.layer import role_of
+from rl_plasticity.structure.layer import role_of, without_forward
 from rl_plasticity.structure.operations import NO_TENSOR, operation_of, plain
 from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
 
 def trace(net: nn.Module, walk: Walk) -> str | None:
     """Walk along the dataflow graph of `net`, or return why there is none. Net and random states do not change."""
+    if why := without_forward(net):
+        return why
     with random_states_kept(net):
         try:
             graph = _graph(net)

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from rl_plasticity.errors import reason
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure.calling import Example, arguments_of, flat, shadow, tensors_in
-from rl_plasticity.structure.layer import role_of
+from rl_plasticity.structure.layer import role_of, without_forward
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
 from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
 
@@ -36,6 +36,8 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
         gradients: whether the call has gradients. Without them some modules of torch take a short cut past their own
             layers; with them the call takes the memory of its graph.
     """
+    if why := without_forward(net):
+        raise ValueError(why)
     mode = Watch(walk)
     args, kwargs = arguments_of(example)
     mode.give(tensors_in([args, kwargs]), Value(frozenset({INPUT})))
