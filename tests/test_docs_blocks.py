@@ -241,8 +241,13 @@ PYTHON: dict[str, list[Block]] = {
         Block("handle = attach(", before=A_LOOP),
         Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
         Block(
+            "handle.grow(",
+            before="net.head = None\ndef larger(head): return nn.Linear(2, 3)",
+            after="assert '0.weight' in handle.regularizer.names and 'head.weight' in handle.regularizer.names",
+        ),
+        Block(
             "scheduler",
-            before="regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
+            before=A_LOOP + "regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
             "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)",
         ),
         Block(
