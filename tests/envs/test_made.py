@@ -15,6 +15,7 @@ from folders import without_what_plugs_add as without
 from rl_plasticity import plugins, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Train
+from rl_plasticity.configs.help import describe
 from rl_plasticity.configs.written import from_python
 from rl_plasticity.envs import make_env
 from rl_plasticity.envs.control import LONGEST, check_name
@@ -167,6 +168,12 @@ def test_bad_arguments_and_wrappers_are_one_line_before_anything_is_written(argu
     given = [*(one for one in LAKE if not argument.startswith(one.partition("=")[0] + "=")), argument]
     refused(lambda: train.command.prepare([*given, f"out={tmp_path / 'run'}"]), *BAD[argument])
     assert not (tmp_path / "run").exists()
+
+
+def test_help_has_the_given_arguments_beside_the_settings():
+    text = describe(Train, ["env=gym:FrozenLake-v1", "env.kwargs.is_slippery=true"], 100)
+    assert "env.kwargs.is_slippery=true" in text
+    assert "env.wrappers=[]" in text
 
 
 def test_two_arguments_of_one_name_are_refused():
