@@ -22,10 +22,12 @@ def derived(seeds: Iterable[int], *keys: int) -> list[int]:
 
 
 @contextmanager
-def random_states_kept(net: nn.Module) -> Iterator[None]:
-    """Restore the global random states of torch, numpy and Python at the end, also on the devices of `net`."""
+def random_states_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Restore the global random states of torch, numpy and Python at the end, also on the devices of `tensors`."""
     states = np.random.get_state(), random.getstate()  # noqa: NPY002
-    devices = {p.device.index or 0 for p in net.parameters() if p.device.type == "cuda"}
+    devices = {p.device.index or 0 for p in tensors if p.device.type == "cuda"}
+    if devices and torch.cuda.is_current_stream_capturing():
+        devices = set()  # a generator cannot be set back in a recording
     try:
         with torch.random.fork_rng(devices=devices):
             yield

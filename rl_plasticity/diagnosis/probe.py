@@ -25,7 +25,6 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
-from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import (
     Arguments,
     Example,
@@ -33,13 +32,13 @@ from rl_plasticity.structure import (
     Structure,
     activations_of,
     arguments_of,
+    aside,
     read,
-    shadow,
     tensors_in,
     with_tensors,
 )
 from rl_plasticity.structure import operations as ops
-from rl_plasticity.structure.layer import Layer, eval_mode, runs_of, unwrapped, wide
+from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
 PROBE_SIZE = 256  # examples whose activations are measured
 GRADIENTS = 32  # how many of them have their single gradients taken
@@ -198,8 +197,7 @@ class Probe(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Metrics of the weight matrices, and the distance of all parameters from their initial values."""
-        with eval_mode(self.net):  # or reading a parametrized weight may change what computes it
-            matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
+        matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
         dense = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
         values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
         if "sigma1" in values:  # this name is taken by the largest one of all layers, see `size_of`
@@ -247,8 +245,7 @@ class Probe(nn.Module):
         first = with_tensors([self._inputs, wanted], lambda x: x.narrow(k, 0, min(GRADIENTS, x.shape[k])))
         (positional, named), some_targets = first
         try:
-            with random_states_kept(self.net), torch.enable_grad():
-                net = shadow(self.net).eval()
+            with aside(self.net) as net, torch.enable_grad():
                 spectra = gradient_spectrum(net, small, loss, positional, some_targets, self.runs, named=named)
         except (RuntimeError, AttributeError, TypeError) as error:
             raise ValueError(
@@ -273,9 +270,9 @@ class Probe(nn.Module):
         if not of_units:
             return {}
         positional, named = self._inputs
-        with random_states_kept(self.net), torch.enable_grad():
+        with aside(self.net) as net, torch.enable_grad():
             try:
-                value = loss(shadow(self.net).eval()(*positional, **named), *targets).sum()
+                value = loss(net(*positional, **named), *targets).sum()
             except (RuntimeError, ValueError):
                 return {}  # a loss of one example need not be one of several
             found = torch.autograd.grad(value, [*of_units.values()], allow_unused=True)

@@ -78,7 +78,7 @@ def try_on_copies(trials: Trials) -> dict[str, Tensor | None]:
     for name, repair in REMEDIES.items():
         copies = []
         try:
-            with random_states_kept(subject.net), warnings.catch_warnings():
+            with random_states_kept(subject.net.parameters()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 for r, fresh in enumerate(trials.fresh):
                     torch.manual_seed(derive(trials.seed, r, 3))

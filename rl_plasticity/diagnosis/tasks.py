@@ -288,7 +288,7 @@ class TaskSource:
         one = isinstance(batches, tuple) and all(isinstance(x, Tensor) for x in batches)
         if not isinstance(batches, Sequence) or not batches or one:
             raise SettingsError("batches must be a list of (inputs, targets), such as list(loader)")
-        with random_states_kept(net), torch.no_grad():
+        with random_states_kept(net.parameters()), torch.no_grad():
             try:
                 of_batch(net, batches[0], loss).detach()
             except Exception as error:  # whatever a network or a loss may raise

@@ -128,7 +128,7 @@ class Trials:
     def draw(self, repeats: int) -> None:
         """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
         for r in range(len(self.tasks), len(self.tasks) + repeats):
-            with random_states_kept(self.subject.net):
+            with random_states_kept(self.subject.net.parameters()):
                 torch.manual_seed(derive(self.seed, r, 0))
                 self.fresh.append(self.subject.fresh().train())
                 start = self.subject.copied(self.fresh[-1]).net
@@ -167,7 +167,7 @@ class Trials:
 
     def _curve(self, arm: str, r: int, k: int, times: float) -> Tensor:
         task, as_it_is = self.tasks[r][k], arm == AS_IT_IS
-        with random_states_kept(self.subject.net):
+        with random_states_kept(self.subject.net.parameters()):
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
             updates = self.limits.get(task.name, task.updates)

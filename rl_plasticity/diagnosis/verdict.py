@@ -251,7 +251,7 @@ def _hindrances(trials: Trials) -> list[str]:
         new = {} if gradients else {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
         gradients.update({name: g.detach().float().clone() for name, g in new.items()})  # clipping writes to g
 
-    with random_states_kept(subject.net):
+    with random_states_kept(subject.net.parameters()):
         net, optimizers = subject.as_it_is(task)
         loss, updates = task.begin(net), min(CHECKED, task.updates)
         before = {name: p.detach().clone() for name, p in net.named_parameters()}

@@ -53,7 +53,7 @@ def kept(optimizer: Any, parameter: Tensor) -> Kept | None:
     if key not in known:
         known[key] = None
         for one in wrapped(optimizer):  # a wrapper of a library may need what is not known here
-            with suppress(Exception), random_states_kept(nn.ParameterList([parameter])), torch.enable_grad():
+            with suppress(Exception), random_states_kept([parameter]), torch.enable_grad():
                 known[key] = _tried(one, key[0], parameter)
                 break
     return known[key]

@@ -4,7 +4,7 @@ import copy
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from rl_plasticity.errors import first_line
+from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of
-from rl_plasticity.structure.layer import SomeRuns, lookup, unwrapped
+from rl_plasticity.structure.layer import innermost, lookup
 
 _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
 
@@ -45,9 +46,8 @@ class Inside:
     but no tensors of its own; the network itself gets no hooks. The copy reads the tensors of the network that is
     passed, and the other attributes of its modules. A traced update keeps the attributes of its first call.
 
-    The network's own hooks are called too, because they may be part of its computation. Random layers such as dropout
-    draw new numbers. Activation checkpointing is refused where the call has a gradient, because it would call modules
-    of the copy again in the backward pass.
+    The network's own hooks are called too, because they may be part of its computation. Activation checkpointing is
+    refused where the call has a gradient, because it would call modules of the copy again in the backward pass.
 
     Args:
         net: the network.
@@ -146,6 +146,9 @@ def _in_checkpoint() -> bool:
 def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> Any:
     """Call `module` on `inputs` with the tensors of `net`, its parameters replaced by `values`.
 
+    Random states are as before afterwards, so that two calls in a row draw the same masks of dropout. They are not in a
+    compiled or captured update, where a generator cannot be set back.
+
     Args:
         module: `innermost` of `net`, or a copy of it.
         net: a network, or some runs of a stacked one (`SomeRuns`) with the inputs of those runs. Its buffers and the
@@ -154,11 +157,5 @@ def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str
     tensors = {name: lookup(net, name) for name, _ in module.named_parameters()} | dict(values or {})
     tensors |= {name: lookup(net, name).clone() for name, _ in module.named_buffers()}
     args, kwargs = arguments_of(inputs)
-    return functional_call(module, tensors, args, kwargs)
-
-
-def innermost(net: nn.Module) -> nn.Module:
-    """The network's own module, without views of some runs and without wrappers of torch."""
-    while isinstance(net, SomeRuns):
-        net = net._net[0]
-    return unwrapped(net)
+    with nullcontext() if torch.compiler.is_compiling() else random_states_kept(tensors.values()):
+        return functional_call(module, tensors, args, kwargs)

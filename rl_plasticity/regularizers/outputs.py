@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.regularizers.base import NO_BATCH, Regularizer, Strength
-from rl_plasticity.regularizers.inside import Inside, call, innermost
+from rl_plasticity.regularizers.inside import Inside, call
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, shadow, tensors_in
-from rl_plasticity.structure.layer import COMPUTED, Layer, lookup, runs_of, wide
+from rl_plasticity.structure.layer import COMPUTED, Layer, innermost, lookup, runs_of, wide
 
 
 class Churn(Regularizer):
@@ -34,8 +34,9 @@ class Churn(Regularizer):
     That needs the loss: from `Learner.minimize`, or from ``observe_loss_(net, loss)`` in a loop of your own.
 
     All batches of one update, whether accumulated or from the closure of LBFGS, share the same f_{t-1}. The extra call
-    does not move the batch statistics of norm layers. Random layers such as dropout draw new numbers in each call,
-    which counts as churn.
+    does not move the batch statistics of norm layers. Random layers such as dropout draw the same numbers for f_t and
+    f_{t-1}, and the loop's random state stays. In a compiled or captured update they draw new ones, which counts as
+    churn.
 
     Source: Tang and Berseth (2024), "Improving Deep Reinforcement Learning by Reducing the Chain Effect of Value and
     Policy Churn" (CHAIN), arXiv 2409.04792, and Tang et al. (2025), "Mitigating Plasticity Loss in Continual

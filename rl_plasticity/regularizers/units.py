@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.regularizers.base import NO_BATCH, Fraction, Regularizer
-from rl_plasticity.regularizers.inside import Call, Inside, innermost
+from rl_plasticity.regularizers.inside import Call, Inside
 from rl_plasticity.seeding import key_of, uniform_at
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenLayer, recyclable, recycled
-from rl_plasticity.structure.layer import SomeRuns, is_trained, lookup, per_run, wide
+from rl_plasticity.structure.layer import SomeRuns, innermost, is_trained, lookup, per_run, wide
 
 
 class ContinualBackprop(Regularizer):

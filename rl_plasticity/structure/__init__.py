@@ -1,6 +1,6 @@
 """What feeds what in a network: traced symbolically, or watched in a real call."""
 
-from rl_plasticity.structure.calling import Arguments, Example, arguments_of, shadow, tensors_in, with_tensors
+from rl_plasticity.structure.calling import Arguments, Example, arguments_of, aside, shadow, tensors_in, with_tensors
 from rl_plasticity.structure.checking import outputs, recyclable
 from rl_plasticity.structure.reading import hidden_units, layers, read
 from rl_plasticity.structure.structure import Structure, not_homogeneous
@@ -13,6 +13,7 @@ __all__ = [
     "Structure",
     "activations_of",
     "arguments_of",
+    "aside",
     "hidden_units",
     "layers",
     "not_homogeneous",

@@ -1,7 +1,8 @@
 """How a foreign network is called: its arguments, tensors in nested values, and a copy that takes the call."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -9,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
 from rl_plasticity.errors import reason
+from rl_plasticity.seeding import random_states_kept
 
 
 class Arguments(NamedTuple):
@@ -61,6 +63,13 @@ class Sharing(TorchFunctionMode):
         if func is Tensor.__deepcopy__ and not args[0].is_leaf:
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def aside(net: nn.Module) -> Iterator[nn.Module]:
+    """A `shadow` of `net` in evaluation mode, to call: nothing of the call stays, not even in the random states."""
+    with random_states_kept(net.parameters()):
+        yield shadow(net).eval()
 
 
 def shadow(net: nn.Module) -> nn.Module:

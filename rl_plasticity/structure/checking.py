@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_plasticity.seeding import random_states_kept
-from rl_plasticity.structure.calling import Example, arguments_of, shadow, tensors_in, with_tensors
+from rl_plasticity.structure.calling import Example, arguments_of, aside, tensors_in, with_tensors
 from rl_plasticity.structure.layer import lookup, unwrapped
 from rl_plasticity.structure.units import HiddenLayer
 
@@ -36,10 +35,9 @@ def outputs(
         tensors |= {name: cast(buffer) for name, buffer in net.named_buffers()}
         args, kwargs = with_tensors(arguments_of(example), cast)
         try:
-            called = shadow(net).eval()
-            if batch_statistics:
-                _without_epsilon(called)
-            with random_states_kept(net), torch.no_grad():
+            with aside(net) as called, torch.no_grad():
+                if batch_statistics:
+                    _without_epsilon(called)
                 returned = tensors_in(functional_call(called, tensors, args, kwargs))
         except Exception:  # whatever a foreign network raises on another type
             continue

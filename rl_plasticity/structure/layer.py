@@ -106,7 +106,9 @@ class Layer:
             return None
         if self.is_computed:
             owner, _, rest = f".{self.weight_name}".partition(".parametrizations.")
-            return lookup(net, f"{owner}.{rest.partition('.')[0]}".lstrip("."))
+            # As in evaluation: in training mode, a spectral norm takes a step of its power iteration at each reading.
+            with eval_mode(innermost(net).get_submodule(f"{owner}.parametrizations".lstrip("."))):
+                return lookup(net, f"{owner}.{rest.partition('.')[0]}".lstrip("."))
         return lookup(net, self.weight_name)
 
     def bias(self, net: nn.Module) -> Tensor | None:
@@ -253,10 +255,8 @@ def lookup(net: nn.Module, name: str) -> Tensor:
 
 def is_parameter(net: nn.Module, name: str) -> bool:
     """Whether `name` is one of a parameter of `net`, whatever tensor is in its place now."""
-    while isinstance(net, (SomeRuns, Widened)):
-        net = net._net[0]
     *path, last = name.split(".")
-    module: Any = unwrapped(net)
+    module: Any = innermost(net)
     for key in path:
         module = module._modules.get(key) if module is not None else None
     return module is not None and module._parameters.get(last) is not None
@@ -264,9 +264,7 @@ def is_parameter(net: nn.Module, name: str) -> bool:
 
 def is_trained(net: nn.Module, name: str) -> bool:
     """Whether the tensor called `name` is not a frozen parameter; substituted tensors are trained."""
-    while isinstance(net, (SomeRuns, Widened)):  # a union would be made at each of many calls
-        net = net._net[0]
-    value = lookup(net, name)
+    value = lookup(innermost(net), name)
     return value.requires_grad or not isinstance(value, nn.Parameter)
 
 
@@ -291,6 +289,13 @@ def without_forward(net: nn.Module) -> str:
         return ""
     parts = [name for name, part in net.named_children() if any(True for _ in part.parameters())]
     return f"{type(net).__name__} has no forward: take its parts, one by one ({', '.join(parts[:3])})"
+
+
+def innermost(net: nn.Module) -> nn.Module:
+    """The network's own module, without views of it and without wrappers of torch."""
+    while isinstance(net, (SomeRuns, Widened)):  # a union would be made at each of many calls
+        net = net._net[0]
+    return unwrapped(net)
 
 
 def per_run(value: Tensor, like: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ def trace(net: nn.Module, walk: Walk) -> str | None:
     """Walk along the dataflow graph of `net`, or return why there is none. Net and random states do not change."""
     if why := without_forward(net):
         return why
-    with random_states_kept(net):
+    with random_states_kept(net.parameters()):
         try:
             graph = _graph(net)
         except Exception as error:  # anything a forward may raise on symbolic inputs

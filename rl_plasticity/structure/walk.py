@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.structure import operations as ops
-from rl_plasticity.structure.calling import shadow
+from rl_plasticity.structure.calling import aside
 from rl_plasticity.structure.layer import COMPUTED, Layer, Role, Sublayer, kind_of, lookup, role_of, runs_of, sublayers
 
 INPUT = -1  # stands for the network's own inputs among the inputs of a node
@@ -488,8 +488,8 @@ class Walk:
             like = self.net.get_parameter(node.name)
             x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
             try:
-                with torch.no_grad():
-                    once, twice = (shadow(owner).eval()(size * x) for size in (1, 2))
+                with aside(owner) as called, torch.no_grad():
+                    once, twice = called(x), called(2 * x)
                 is_norm = bool((twice - once).float().norm() < 0.02 * once.float().norm())
             except Exception:  # whatever a foreign module raises or returns: then it stays a gain
                 continue

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import reason
-from rl_plasticity.seeding import random_states_kept
-from rl_plasticity.structure.calling import Example, arguments_of, flat, shadow, tensors_in
+from rl_plasticity.structure.calling import Example, arguments_of, aside, flat, tensors_in
 from rl_plasticity.structure.layer import role_of, without_forward
 from rl_plasticity.structure.operations import VIEWS, operation_of, plain
 from rl_plasticity.structure.walk import INPUT, Value, Walk, Weight, joined
@@ -41,25 +40,25 @@ def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: boo
     mode = Watch(walk)
     args, kwargs = arguments_of(example)
     mode.give(tensors_in([args, kwargs]), Value(frozenset({INPUT})))
-    called = shadow(net).eval()
-    within = ""  # the layer whose own modules come next
-    for name, module in called.named_modules():
-        if within and name.startswith(f"{within}."):
-            continue
-        if role_of(module) is not None or operation_of(module):
-            within = name
-            module.register_forward_pre_hook(mode.enter)
-            module.register_forward_hook(partial(mode.leave, name), with_kwargs=True)
-    try:
-        with random_states_kept(net), torch.set_grad_enabled(gradients), mode:
-            mode.ended(called(*args, **kwargs))
-    except _Lost:
-        raise
-    except Exception as error:
-        raise ValueError(
-            f"example: {type(net).__name__} cannot be called on it ({reason(error)}): give "
-            "several arguments as a tuple, named ones as a dict"
-        ) from error
+    with aside(net) as called:
+        within = ""  # the layer whose own modules come next
+        for name, module in called.named_modules():
+            if within and name.startswith(f"{within}."):
+                continue
+            if role_of(module) is not None or operation_of(module):
+                within = name
+                module.register_forward_pre_hook(mode.enter)
+                module.register_forward_hook(partial(mode.leave, name), with_kwargs=True)
+        try:
+            with torch.set_grad_enabled(gradients), mode:
+                mode.ended(called(*args, **kwargs))
+        except _Lost:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"example: {type(net).__name__} cannot be called on it ({reason(error)}): give "
+                "several arguments as a tuple, named ones as a dict"
+            ) from error
     return mode
 
 
