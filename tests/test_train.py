@@ -27,14 +27,16 @@ def test_every_regularizer_runs_with_every_reset(tmp_path):
         f"reg=[{','.join(REGULARIZERS)}]",
         f"reset=[none,{','.join(INTERVENTIONS)}]",
         "agent.injected_layers=2",
-        *(f"reset.{reset}.every_updates=15" for reset in INTERVENTIONS),
+        *(f"reset.{reset}.every_updates=4" for reset in INTERVENTIONS),
     ]
-    folder = run([*PENDULUM, "total_env_steps=40", "eval_every_env_steps=40", *given], tmp_path / "run")
+    short = ["env=gym:CountdownForTests-v0", "env.action_repeat=1"]  # an episode has 4 env steps
+    short += ["total_env_steps=26", "eval_every_env_steps=26", "log_every_updates=6"]
+    folder = run([*PENDULUM, *short, *given], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     found = [r for r in rows(folder) if "condition" not in r["name"]]
     assert len({r["run"] for r in found}) == len(REGULARIZERS) * (1 + len(INTERVENTIONS))
     assert np.isfinite([float(r["value"]) for r in found]).all()
-    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 20
+    assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 6
 
 
 def test_worker_processes_give_the_same_numbers(tmp_path):
@@ -250,8 +252,10 @@ class Countdown(gym.Env):
         return obs, float(action[0]), over and self.terminates, over and not self.terminates, {}
 
 
+gym.register("CountdownForTests-v0", Countdown)
+
+
 def test_what_the_environment_did_is_what_the_buffer_holds(tmp_path):
-    gym.register("CountdownForTests-v0", Countdown)
     settings = [a for a in PENDULUM if not a.startswith(("env", "random", "total", "eval"))]
     settings += ["env=gym:CountdownForTests-v0", "random_env_steps=10", "total_env_steps=20", "eval_every_env_steps=99"]
     Countdown.made = itertools.count()  # to be looked at, for sizes, two to evaluate, then runs 0 and 1
