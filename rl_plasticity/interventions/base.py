@@ -63,6 +63,7 @@ class Change(NamedTuple):
         reference: a network whose weights become the regularizer's reference for these parameters.
         units: the number of single hidden units reinitialized, ``[*runs]``, on the CPU.
         runs: the runs that change, where they are fewer than those asked for.
+        zeroed: tensors of other networks, and the entries of each that become 0.
     """
 
     new: Mapping[str, Tensor | Callable[[Tensor], Tensor]]
@@ -70,6 +71,7 @@ class Change(NamedTuple):
     reference: nn.Module | None = None
     units: Tensor | None = None
     runs: Tensor | None = None
+    zeroed: Sequence[tuple[Tensor, Tensor]] = ()
 
 
 EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
@@ -167,6 +169,9 @@ class Intervention:
                 new.
             make_regularizer: required with `regularizer`: a function from a network to a regularizer like that one, as
                 a `Learner` has.
+            readers: for a plain network and `redo` or `regrama`, other networks that read its units, such as an actor
+                on the critic's trunk. Their weights that read a recycled unit become 0 too; their optimizers' moments
+                stay.
             followers: for a plain network, the networks whose weights track it (targets); they change in the same way.
 
         Returns:
@@ -227,6 +232,10 @@ class Intervention:
             tensor[chosen] = value[chosen].to(tensor)
         for moment, chosen, where in zeroed:
             moment[chosen] = 0 if where is None else moment.masked_fill(where, 0)[chosen]
+        for _, change in changes:
+            for tensor, where in change.zeroed:
+                chosen = ... if change.runs is None else change.runs
+                tensor[chosen] = tensor.masked_fill(where, 0)[chosen]
         if self.targets == "copy":
             for part, change in changes:
                 for follower in part.followers if change.new else ():

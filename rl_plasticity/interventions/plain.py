@@ -28,6 +28,7 @@ class PlainNet:
         regularizer, make_regularizer: the network's regularizer, and a function that makes one like it from a new
             network.
         followers: networks with the same parameters (targets).
+        readers: other networks that share layers with this one, such as an actor on the critic's trunk.
 
     Raises:
         SettingsError: the arguments do not belong together.
@@ -42,6 +43,7 @@ class PlainNet:
         regularizer: Regularizer | None = None,
         make_regularizer: Callable[[nn.Module], Regularizer] | None = None,
         followers: nn.Module | Sequence[nn.Module] = (),
+        readers: nn.Module | Sequence[nn.Module] = (),
     ) -> None:
         if regularizer is not None and not isinstance(regularizer, Regularizer):
             kind = type(regularizer).__name__
@@ -54,6 +56,7 @@ class PlainNet:
         self.net, self.runs, self.make = unwrapped(net), runs_of(net), make
         self.regularizer, self.make_regularizer = regularizer, make_regularizer
         self.followers = [unwrapped(f) for f in ([followers] if isinstance(followers, nn.Module) else followers)]
+        self.readers = [unwrapped(r) for r in ([readers] if isinstance(readers, nn.Module) else readers)]
         for follower in self.followers:
             _require_alike(self.net, follower, "followers=")
         self._optimizer = None if optimizer is None else TorchState(self.net, optimizer)

@@ -1,6 +1,7 @@
 """Interventions that reinitialize single hidden units or weights."""
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -11,7 +12,7 @@ from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, I
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenLayer, activations_of, read, recycled
+from rl_plasticity.structure import Example, HiddenLayer, activations_of, read, recycled, shared_with
 from rl_plasticity.structure.layer import lookup, wide
 
 
@@ -52,7 +53,8 @@ class ReDo(Intervention):
         new = recycled(part.learner.net, found, lambda _, name: lookup(fresh, name))
         masks = {name: where for name, (where, _) in new.items()}
         units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
-        return Change({name: value for name, (_, value) in new.items()}, masks, None, units)
+        values = {name: value for name, (_, value) in new.items()}
+        return Change(values, masks, None, units, zeroed=_read_by_others(part, found, type(self).__name__))
 
     def sizes(self, part: Part) -> list[tuple[HiddenLayer, Tensor]]:
         """What is compared with the layer's mean, ``[*runs, units]``, for each group of hidden units."""
@@ -173,6 +175,42 @@ class SelectiveReinit(Intervention):
             number = math.floor(self.factor * flat.shape[-1] + 1e-9)  # 0.29 * 100 is a little less than 29
             limit = flat.kthvalue(number, dim=-1, keepdim=True).values if number else torch.tensor(-1.0)
         return (flat <= limit).reshape(use.shape)
+
+
+def _read_by_others(
+    part: Part, found: Sequence[tuple[HiddenLayer, Tensor]], method: str
+) -> list[tuple[Tensor, Tensor]]:
+    """The weights of other networks that read these units of a plain network, and which entries do.
+
+    Raises:
+        ValueError: how a reader reads them cannot be found out.
+    """
+    net, zeroed = part.learner.net, []
+    if not isinstance(part.learner, PlainNet):
+        return []
+    if not part.learner.readers and (shared := shared_with(net)):
+        warn(
+            f"{method} changes units of a {shared} that another module holds too: pass readers=, the networks that "
+            "read these units, or their outputs change"
+        )
+    own = {id(p) for p in net.parameters()}
+    for reader in part.learner.readers:
+        structure = read(reader)
+        structure = read(reader, part.example) if structure.unknown and part.example is not None else structure
+        its = {id(lookup(reader, u.incoming.key)): u for u in structure.hidden_units(reader) if u.incoming.weight_name}
+        for unit, small in found:
+            weight = lookup(net, unit.incoming.key)
+            if id(weight) not in its:
+                if any(weight is p for p in reader.parameters()):
+                    raise ValueError(
+                        f"readers=: how {type(reader).__name__} reads the units of {unit.incoming.name!r} is not known"
+                    )
+                continue
+            for layer in its[id(weight)].outgoing:
+                name, where = layer.columns_of(reader, small)
+                if id(tensor := lookup(reader, name)) not in own:
+                    zeroed.append((tensor, where))
+    return zeroed
 
 
 def _small(size: Tensor, threshold: float) -> Tensor:

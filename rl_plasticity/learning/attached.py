@@ -20,7 +20,7 @@ from rl_plasticity.learning.torch_state import Optimizers, TorchState, listed, w
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_of
 from rl_plasticity.regularizers.inside import Call
-from rl_plasticity.structure import with_tensors
+from rl_plasticity.structure import shared_with, with_tensors
 from rl_plasticity.structure.layer import unwrapped, without_forward
 from rl_plasticity.structure.reading import require_supported
 
@@ -645,6 +645,11 @@ def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Mod
     if regularizer.uses_loss:
         raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
     _check_one_process(regularizer)
+    if regularizer.readers and (shared := shared_with(net)):
+        warn(
+            f"{kind} renews units of a {shared} that another module holds too: outputs of other networks that read "
+            "these units change"
+        )
 
 
 def _check_one_process(regularizer: Regularizer) -> None:

@@ -4,7 +4,7 @@ from rl_plasticity.structure.calling import Arguments, Example, arguments_of, as
 from rl_plasticity.structure.checking import outputs, recyclable
 from rl_plasticity.structure.reading import hidden_units, layers, read
 from rl_plasticity.structure.structure import Structure, not_homogeneous
-from rl_plasticity.structure.units import HiddenLayer, activations_of, recycled
+from rl_plasticity.structure.units import HiddenLayer, activations_of, recycled, shared_with
 
 __all__ = [
     "Arguments",
@@ -22,6 +22,7 @@ __all__ = [
     "recyclable",
     "recycled",
     "shadow",
+    "shared_with",
     "tensors_in",
     "with_tensors",
 ]

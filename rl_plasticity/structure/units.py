@@ -1,5 +1,6 @@
 """Hidden units: what feeds them, what they feed, their activations, and which entries of parameters are theirs."""
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -90,6 +91,21 @@ def recycled(
         before, values = found.get(name, (torch.zeros_like(where), tensor))
         found[name] = before | where, torch.where(where, value.to(tensor), values)
     return found
+
+
+def shared_with(net: nn.Module) -> str:
+    """The class of a module inside `net` that another module holds too, one with parameters of its own; "" if none is.
+
+    That module may read units of `net`. Copies share no modules, and what holds the whole of `net` is not meant.
+    """
+    inside = [module for module in net.modules() if module is not net]
+    mine = {id(one) for module in net.modules() for one in (module._modules, *module.parameters())}
+    for holder in gc.get_referrers(*inside):
+        if type(holder) is dict and id(holder) not in mine:
+            held = [one for one in holder.values() if isinstance(one, nn.Module)]
+            if len(held) == len(holder) and any(id(p) not in mine for one in held for p in one.parameters()):
+                return next(type(one).__name__ for one in held if any(one is module for module in inside))
+    return ""
 
 
 def activations_of(net: nn.Module, units: Sequence[HiddenLayer], inputs: Example) -> list[Tensor]:
