@@ -1,7 +1,7 @@
 """Interventions that reinitialize single hidden units or weights."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -12,7 +12,7 @@ from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, I
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.settings import Setting, checked
-from rl_plasticity.structure import Example, HiddenLayer, activations_of, read, recycled, shared_with
+from rl_plasticity.structure import Example, HiddenLayer, activations_of, hidden_units, read, recycled, shared_with
 from rl_plasticity.structure.layer import lookup, wide
 
 
@@ -54,7 +54,7 @@ class ReDo(Intervention):
         masks = {name: where for name, (where, _) in new.items()}
         units = torch.stack([small.sum(-1).cpu() for _, small in found]).sum(0)
         values = {name: value for name, (_, value) in new.items()}
-        return Change(values, masks, None, units, zeroed=_read_by_others(part, found, type(self).__name__))
+        return Change(values, masks, None, units, zeroed=[*_read_by_others(part, found, type(self).__name__)])
 
     def sizes(self, part: Part) -> list[tuple[HiddenLayer, Tensor]]:
         """What is compared with the layer's mean, ``[*runs, units]``, for each group of hidden units."""
@@ -179,38 +179,32 @@ class SelectiveReinit(Intervention):
 
 def _read_by_others(
     part: Part, found: Sequence[tuple[HiddenLayer, Tensor]], method: str
-) -> list[tuple[Tensor, Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The weights of other networks that read these units of a plain network, and which entries do.
 
     Raises:
         ValueError: how a reader reads them cannot be found out.
     """
-    net, zeroed = part.learner.net, []
     if not isinstance(part.learner, PlainNet):
-        return []
-    if not part.learner.readers and (shared := shared_with(net)):
+        return
+    net, readers = part.learner.net, part.learner.readers
+    if not readers and (shared := shared_with(net)):
         warn(
             f"{method} changes units of a {shared} that another module holds too: pass readers=, the networks that "
             "read these units, or their outputs change"
         )
-    own = {id(p) for p in net.parameters()}
-    for reader in part.learner.readers:
-        structure = read(reader)
-        structure = read(reader, part.example) if structure.unknown and part.example is not None else structure
-        its = {id(lookup(reader, u.incoming.key)): u for u in structure.hidden_units(reader) if u.incoming.weight_name}
+    for reader in readers:
+        its = {lookup(reader, u.incoming.key): u for u in hidden_units(reader) or hidden_units(reader, part.example)}
+        parameters = {*reader.parameters()}
         for unit, small in found:
-            weight = lookup(net, unit.incoming.key)
-            if id(weight) not in its:
-                if any(weight is p for p in reader.parameters()):
-                    raise ValueError(
-                        f"readers=: how {type(reader).__name__} reads the units of {unit.incoming.name!r} is not known"
-                    )
-                continue
-            for layer in its[id(weight)].outgoing:
-                name, where = layer.columns_of(reader, small)
-                if id(tensor := lookup(reader, name)) not in own:
-                    zeroed.append((tensor, where))
-    return zeroed
+            if (weight := lookup(net, unit.incoming.key)) in its:
+                read_by = (layer.columns_of(reader, small) for layer in its[weight].outgoing)
+                # The network's own weights are zero already, and stay so.
+                yield from ((lookup(reader, name), where) for name, where in read_by)
+            elif weight in parameters:
+                raise ValueError(
+                    f"readers=: how {type(reader).__name__} reads the units of {unit.incoming.name!r} is not known"
+                )
 
 
 def _small(size: Tensor, threshold: float) -> Tensor:
