@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.learning.kept import Kept, kept, states_of, wrapped
+from rl_plasticity.learning.kept import kept, states_of, wrapped
+from rl_plasticity.structure.layer import lookup
 
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
@@ -48,7 +49,6 @@ class TorchState:
         self.net, self.optimizers = net, listed(optimizers)
         mine = {id(p) for p in net.parameters()}
         self.whole = whole(optimizers)
-        self._known: dict[tuple[int, str], Kept | None] = {}
         for optimizer in self.optimizers:
             kind = type(optimizer).__name__
             if not isinstance(optimizer, torch.optim.Optimizer):
@@ -96,11 +96,9 @@ class TorchState:
 
     def _states(self, name: str) -> Iterator[tuple[object, str, Any, str | None]]:
         """The optimizer, the key, the value and the kind (`Kept`) of each state of a parameter."""
-        parameter = self.net.get_parameter(name)
-        for i, optimizer in enumerate(self.whole):
-            if (i, name) not in self._known:
-                self._known[i, name] = kept(optimizer, parameter)
-            known = self._known[i, name]
+        parameter = lookup(self.net, name)  # or a buffer, of which nothing is kept
+        for optimizer in self.whole:
+            known = kept(optimizer, parameter)
             if known is not None and not known.follows:
                 raise _unknown(optimizer, name, "moves weights that somebody else changes,")
             for key, value in states_of(optimizer, parameter).items():
