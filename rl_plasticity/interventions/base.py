@@ -1,6 +1,6 @@
 """The base class of interventions: rare, discrete, eager changes of networks, in place, for all or chosen runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -210,17 +210,8 @@ class Intervention:
         written, zeroed = [], []
         for part, change in changes:
             chosen = ... if change.runs is None else change.runs
-            for net in (part.learner.net, *(part.followers if self.targets == "alike" else ())):
-                for name, new in change.new.items():
-                    tensor = lookup(net, name)
-                    written.append((tensor, chosen, new if isinstance(new, Tensor) else new(tensor)))
-            if isinstance(part.learner, PlainNet):
-                for name, new in change.new.items():
-                    for copied in part.learner.copies(name):
-                        fresh = new.to(copied) if isinstance(new, Tensor) else new(copied)
-                        # Where the weight changes, or starts afresh with the value that it has.
-                        where = change.forget.get(name, fresh != lookup(part.learner.net, name))
-                        written.append((copied, chosen, fresh if where is None else torch.where(where, fresh, copied)))
+            followers = part.followers if self.targets == "alike" else ()
+            written += [(tensor, chosen, value) for tensor, value in _written(part, change, followers)]
             for name, where in change.forget.items():
                 zeroed += [(moment, chosen, where) for moment in part.learner.optimizer.moments(name)]
         for part, change in changes:
@@ -241,6 +232,19 @@ class Intervention:
                 for follower in part.followers if change.new else ():
                     copy_runs_(follower, part.learner.net, change.runs)
         return {part.name: change.units for part, change in changes if change.units is not None}
+
+
+def _written(part: Part, change: Change, followers: Sequence[nn.Module]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The tensors that a change of a network and its followers writes to, and their new values."""
+    for name, new in change.new.items():
+        for net in (part.learner.net, *followers):
+            tensor = lookup(net, name)
+            yield tensor, new if isinstance(new, Tensor) else new(tensor)
+        for copied in part.learner.copies(name) if isinstance(part.learner, PlainNet) else ():
+            fresh = new.to(copied) if isinstance(new, Tensor) else new(copied)
+            # Where the weight changes, or starts afresh with the value that it has.
+            where = change.forget.get(name, fresh != lookup(part.learner.net, name))
+            yield copied, fresh if where is None else torch.where(where, fresh, copied)
 
 
 def gradient_of(learner: Learner | PlainNet, name: str, method: str) -> Tensor:
