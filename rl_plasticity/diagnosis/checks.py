@@ -3,17 +3,20 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.errors import in_short
+from rl_plasticity.diagnosis.tasks import Criterion, TaskSource, called
+from rl_plasticity.errors import SettingsError, first_line, in_short
 from rl_plasticity.metrics import moved_fraction
-from rl_plasticity.structure import tensors_in
+from rl_plasticity.structure import tensors_in, with_tensors
 
 HALF = (torch.bfloat16, torch.float16)
+BLIND = 0.03  # the share of the outputs' spread that columns must have to be seen
+FAR = 3e-3  # the share of the loss that outputs must be able to change
 
 
 def not_finite(net: nn.Module) -> list[str]:
@@ -23,12 +26,103 @@ def not_finite(net: nn.Module) -> list[str]:
     return [f"not finite: {in_short(found)}"] if found else []
 
 
-def constant(targets: Any) -> list[str]:
-    """Targets that are all the same."""
-    tensors = tensors_in(targets)
-    if tensors and all(x.numel() > 1 and bool((x == x.flatten()[0]).all()) for x in tensors):
-        return [f"constant targets: all {sum(x.numel() for x in tensors)} are {tensors[0].flatten()[0].item():g}"]
-    return []
+class _Seen(NamedTuple):
+    """What a network makes of a batch.
+
+    Args:
+        loss: summed over the runs.
+        reach: the share of the loss that outputs of the present size, or of size 1, could change; 0 if none can.
+        size: that size.
+        blind: how far the outputs move, as a share of their spread, if the small columns of the inputs are held still.
+    """
+
+    loss: float
+    reach: float
+    size: float
+    blind: float
+
+
+def of_data(nets: Sequence[nn.Module], source: TaskSource, axis: int) -> list[str]:
+    """Data that no network can learn. Each batch goes once through each network.
+
+    Values of very different sizes are a cause only if no network copes with them, as one with a norm layer may.
+
+    Args:
+        nets: a fresh network and the one that is diagnosed. Buffers of them may change.
+        axis: that of the rows.
+
+    Raises:
+        SettingsError: a batch that the networks or the loss cannot take.
+    """
+    targets = torch.cat([x.flatten() for _, *given in source.given for x in tensors_in(given)] or [torch.zeros(1)])
+    if len(targets) > 1 and bool((targets == targets[0]).all()):
+        return [f"constant targets: all {len(targets)} are {targets[0].item():g}"]
+    criterion = source.criterion or (source.own[0] if source.own else None)
+    has_effect = False
+    for k, batch in enumerate(source.given):
+        where = f"batch {k}" if source.bank is None else "the inputs"
+        level, large = _small_columns(batch[0], axis)
+        try:
+            seen = [_seen(net, batch, criterion, axis, level) for net in nets]
+        except Exception as error:  # whatever a network or a loss may raise
+            raise SettingsError(f"{where} cannot be learned: {first_line(error)}") from error
+        fresh, size = seen[0], max(one.size for one in seen)
+        if not math.isfinite(fresh.loss):
+            return [f"not finite: {where}: a fresh network's loss is {fresh.loss:g}{_reason(batch, axis)}"]
+        if fresh.blind < BLIND and not any(one.blind >= BLIND for one in seen):
+            return [f"scales: {where}: column {large} is so large that a fresh network hardly sees most other columns"]
+        for y in tensors_in(batch[1:]) if 0 < max(one.reach for one in seen) < FAR else ():
+            sizes = y.double().square().mean(axis).sqrt().flatten()
+            if y.is_floating_point() and float(sizes.max()) > 100 * size:
+                column = f"column {int(sizes.argmax())} of the targets is about {sizes.max():.3g}"
+                return [f"scales: {where}: {column}, and outputs begin within {size:.3g}"]
+        has_effect = has_effect or fresh.reach > 0
+    return [] if has_effect else [f"constant loss: it is {fresh.loss:g}, and no output changes it"]
+
+
+def _seen(net: nn.Module, batch: Sequence[Any], criterion: Criterion | None, axis: int, level: Any) -> _Seen:
+    torch.manual_seed(0)
+    outputs = called(net, batch[0])
+    found = [x for x in tensors_in(outputs) if x.requires_grad]
+    loss = (criterion(outputs, *batch[1:]) if criterion else torch.stack([x.sum() for x in found])).sum()
+    slopes = torch.autograd.grad(loss, found, allow_unused=True) if loss.requires_grad else ()
+    slope = sum(float(g.abs().sum()) for g in slopes if g is not None)
+    size, blind = max([1.0, *(float(x.detach().abs().max()) for x in found)]), math.nan
+    if level is not None and found and found[0].ndim > axis:
+        torch.manual_seed(0)
+        same = next(x for x in tensors_in(called(net, level)) if x.requires_grad)
+        spread = found[0] - found[0].mean(axis, keepdim=True)
+        blind = float(((same - found[0]).norm() / spread.norm()).detach())
+    value = float(loss.detach())
+    return _Seen(value, slope and slope * size / max(abs(value), 1e-30), size, blind)
+
+
+def _small_columns(inputs: Any, axis: int) -> tuple[Any, int]:
+    """Inputs with each column below a hundredth of the largest at its mean, and that one; None if they are few."""
+    rows = [x for x in tensors_in(inputs) if x.is_floating_point() and x.ndim > axis]
+    spreads = torch.cat([torch.zeros(1), *(x.float().std(axis, correction=0).flatten().cpu() for x in rows)])[1:]
+    least = float(spreads.max()) / 100 if len(spreads) else 0
+    if not 0 < 2 * ((spreads > 0) & (spreads < least)).sum() >= (spreads > 0).sum():
+        return None, 0
+
+    def level(x: Tensor) -> Tensor:
+        small = x.std(axis, keepdim=True, correction=0) < least
+        return torch.where(small, x.mean(axis, keepdim=True), x)
+
+    return with_tensors(inputs, lambda x: level(x) if any(x is y for y in rows) else x), int(spreads.argmax())
+
+
+def _reason(batch: Sequence[Any], axis: int) -> str:
+    """The first value that is not finite, or targets that are all the same."""
+    for what, values in zip(("inputs", "targets"), batch, strict=False):
+        for x in tensors_in(values):
+            if len(bad := (~x.isfinite()).nonzero()):
+                first = bad[0].tolist()
+                column = f", column {', '.join(map(str, first[axis + 1 :]))}" * (len(first) > axis + 1)
+                return f", as row {first[axis]}{column} of the {what} is {x[tuple(first)].item()}"
+    labels = tensors_in(batch[1:])
+    same = labels and bool((labels[0] == labels[0].flatten()[0]).all())
+    return f", as all targets are {labels[0].flatten()[0].item():g}" if same else ""
 
 
 def frozen(net: nn.Module) -> list[str]:

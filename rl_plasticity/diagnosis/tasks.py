@@ -302,20 +302,20 @@ class TaskSource:
         return replace(self, bank=Bank(self.bank.inputs, self.bank.runs, LARGE_BANK), own_alone=self.own is not None)
 
     @property
-    def given_targets(self) -> Any:
-        """The targets that the user gave."""
+    def given(self) -> list[Sequence[Any]]:
+        """Each batch, or all inputs as one: the inputs, and the targets where there are any."""
         if self.bank is not None:
-            return None if self.own is None else self.bank.narrowed(self.own[1])
-        return [batch[1] for batch in self.batches if isinstance(batch, tuple | list)]
+            return [[self.bank.example, *([] if self.own is None else [self.bank.narrowed(self.own[1])])]]
+        return [batch if isinstance(batch, tuple | list) else [batch] for batch in self.batches]
 
     @property
     def example(self) -> Example:
         """Inputs for one call."""
         if self.bank is not None:
             return self.bank.example
-        inputs = [batch[0] if isinstance(batch, tuple | list) else batch for batch in self.batches]
+        inputs = [batch[0] for batch in self.given[:BANK]]
         # On few examples units look dead.
-        largest: Example = max(inputs[:BANK], key=lambda one: sum(x.numel() for x in tensors_in(one)))
+        largest: Example = max(inputs, key=lambda one: sum(x.numel() for x in tensors_in(one)))
         return largest
 
     def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[TrialTask]:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from rl_plasticity.diagnosis import checks
@@ -73,7 +74,7 @@ def diagnose(
     - ``losing``: it lies below 0.9, or more than 0.1 below the earlier network in the short trials;
     - ``lost``: it lies below 0.9, and that of the short or the longer trials below 0.5;
     - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; or
-      values are not finite, or targets are constant. `causes` has the findings;
+      no network could learn these data, and nothing was tried. `causes` has the findings;
     - ``not detectable``: the interval contains 0.9, or a fresh network hardly learns either. `smallest_gap` is the
       smallest gap that this number of repeats would have shown.
 
@@ -170,9 +171,9 @@ def reports(
     """
     every = range(math.prod(subject.runs))
     beside = beside or [()] * len(every)
-    if unusable := checks.not_finite(subject.net) or checks.constant(source.given_targets):
-        return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
     trials = Trials(subject, source, repeats, updates or UPDATES, clip, seed)
+    if unusable := checks.not_finite(subject.net) or _of_data(trials):
+        return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
     causes = _let_arms_learn(trials, earlier)
     longer = None
     if updates is None and (more := source.longer()):
@@ -198,6 +199,14 @@ def reports(
         numbers = *_numbers(trials, longer, run), _symptoms(mine, fresh, run)
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
+
+
+def _of_data(trials: Trials) -> list[str]:
+    """Data that neither a fresh network nor this one can learn."""
+    subject = trials.subject
+    with random_states_kept(subject.net.parameters()), torch.enable_grad():
+        nets = [subject.copied(weights).net for weights in (trials.fresh[0], None)]
+        return checks.of_data(nets, trials.source, len(subject.runs))
 
 
 def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> list[str]:

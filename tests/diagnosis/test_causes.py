@@ -1,0 +1,151 @@
+"""What keeps a network from learning although it has lost nothing is named: data, parameters, optimizer and rate."""
+
+import math
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from rl_plasticity import diagnose
+from rl_plasticity.diagnosis import verdict
+from rl_plasticity.errors import SettingsError
+
+CE, MSE = F.cross_entropy, F.mse_loss
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(128, 8, generator=GENERATOR)
+Y = torch.randint(0, 4, (128,), generator=GENERATOR)
+VALUES = torch.randn(128, 4, generator=GENERATOR)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        yield
+
+
+def make(activation=nn.ReLU) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 4))
+
+
+def normalized() -> nn.Sequential:
+    return nn.Sequential(nn.BatchNorm1d(8), *make())
+
+
+def split(x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+    return list(zip(x.split(32), y.split(32), strict=True))
+
+
+def changed(values: Tensor, where, value: float) -> Tensor:
+    values = values.clone()
+    values[where] = value
+    return values
+
+
+def scaled(values: Tensor, column: int, times: float) -> Tensor:
+    return torch.cat([values[:, :column], times * values[:, column : column + 1], values[:, column + 1 :]], 1)
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+BAD_DATA = {
+    "one batch whose labels are ignored": (
+        {"batches": split(X, changed(Y, slice(64, 96), -100))},
+        "not finite: batch 2: .*all targets are -100",
+    ),
+    "every other one": (
+        {"batches": split(X, changed(Y, torch.arange(128) // 32 % 2 == 1, -100))},
+        "not finite: batch 1: .*all targets are -100",
+    ),
+    "a NaN row": (
+        {"batches": split(changed(X, 70, math.nan), Y)},
+        "not finite: batch 2: .*row 6, column 0 of the inputs is nan",
+    ),
+    "one infinite input": (
+        {"inputs": changed(X, (70, 3), math.inf), "loss": None},
+        "not finite: the inputs: .*row 70, column 3 of the inputs is inf",
+    ),
+    "an infinite target": (
+        {"inputs": X, "targets": changed(VALUES, (5, 2), math.inf), "loss": MSE},
+        "not finite: the inputs: .*row 5, column 2 of the targets is inf",
+    ),
+    "a logarithm of 0": (
+        {"batches": split(X, Y), "loss": lambda out, y: (0 * out.sum()).log()},
+        "not finite: batch 0: .*is -inf$",
+    ),
+    "a loss of 0": ({"batches": split(X, Y), "loss": lambda out, y: (0 * out).sum()}, "constant loss: it is 0"),
+    "a hinge that is never reached": (
+        {"inputs": X, "targets": Y, "loss": lambda out, y: F.relu(out.mean() - 100)},
+        "constant loss: it is 0",
+    ),
+    "an error rate as loss": (
+        {"batches": split(X, Y), "loss": lambda out, y: (out.argmax(-1) != y).float().mean()},
+        "constant loss: it is 0.",
+    ),
+    "returns of 2e4": (
+        {"batches": split(X, 2e4 + VALUES), "loss": MSE},
+        "scales: batch 0: column . of the targets is about 2e",
+    ),
+    "one target of 2e4 under the absolute loss": (
+        {"inputs": X, "targets": scaled(VALUES, 2, 2e4), "loss": F.l1_loss},
+        "scales: the inputs: column 2 of the targets",
+    ),
+    "one large input": ({"batches": split(scaled(X, 5, 1e4), Y)}, "scales: batch 0: column 5 "),
+    "inputs from 1e-3 to 1e4": (
+        {"inputs": X * torch.logspace(-3, 4, 8), "loss": None},
+        "scales: the inputs: column 7 ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_DATA)
+def test_data_that_no_network_can_learn_are_something_else_and_the_batch_is_named(case) -> None:
+    given, named = BAD_DATA[case]
+    report = diagnose(make(), **{"loss": CE, "make": make} | given)
+    assert report.verdict == "something else"
+    assert re.match(named, report.causes[0]), report.causes
+    assert not report.evidence
+
+
+def seen(net: nn.Module, **given) -> list[str]:
+    """What is found in the data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdict, "_let_arms_learn", None)
+        try:
+            return [*diagnose(net, **given).causes]
+        except TypeError:  # so trials were to begin
+            return []
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"inputs": X * torch.logspace(-1, 1, 8)},
+        {"inputs": changed(X, (slice(None), slice(1, None)), 1.0)},  # one column that is not constant
+        {"inputs": torch.cat([torch.ones(128, 4), 1e3 * X[:, :4]], 1)},
+        {"batches": split(X, changed(Y, torch.arange(128) % 2 == 0, -100)), "loss": CE},
+        {"batches": split(X, 200 + 10 * VALUES), "loss": MSE},
+        {"batches": split(X, 2e4 + VALUES), "loss": lambda out, y: MSE(out, y - 2e4)},  # the loss unscales them
+        {"batches": split(X, torch.arange(4).repeat_interleave(32)), "loss": CE},  # sorted by label
+        {"batches": [X], "loss": lambda out: out.square().mean()},
+        {"inputs": X.double(), "targets": changed(VALUES, slice(0, 8), 0.0), "loss": MSE},
+    ],
+)
+def test_data_that_can_be_learned_are_not_refused(given) -> None:
+    assert seen(make(), **given) == []
+
+
+def test_sizes_that_a_network_copes_with_are_no_cause() -> None:
+    net = normalized()
+    assert seen(net, inputs=scaled(X, 5, 1e4), make=normalized) == []
+    assert seen(make(), inputs=scaled(X, 5, 1e4), make=make) != []
+    net = make()
+    net[-1].bias.data.fill_(2e4)  # it has learned returns like these
+    assert seen(net, batches=split(X, 2e4 + VALUES), loss=MSE) == []
+
+
+def test_a_batch_that_cannot_be_learned_is_named() -> None:
+    with pytest.raises(SettingsError, match="batch 3 "):
+        diagnose(make(), batches=split(X, changed(Y, 100, 4)), loss=CE)
