@@ -9,10 +9,11 @@ import importlib
 import json
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Union
 
 import torch
@@ -30,7 +31,7 @@ from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
-from rl_plasticity.errors import SettingsError, first_line, nearest, printable, shown
+from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, shown
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
@@ -276,7 +277,7 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         require_new(out, ".json")
     net: nn.Module = maker()
     try:
-        net.load_state_dict(_loaded(weights))
+        net.load_state_dict(_state_in(_loaded(weights), net, weights))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
     example = _loaded(inputs)
@@ -292,8 +293,29 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
 def _loaded(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:  # a whole module, for example
+        raise SettingsError(f"{path} holds more than tensors: save net.state_dict(), or inputs alone") from error
     except Exception as error:  # whatever the file holds
         raise SettingsError(f"cannot read {path}: {first_line(error)}") from error
+
+
+def _state_in(content: Any, net: nn.Module, path: str) -> Any:
+    """The weights of `net` in a checkpoint: in one of its entries, behind a prefix or within wrappers of `compile`.
+
+    Raises:
+        SettingsError: several networks in it fit.
+    """
+    names = [*net.state_dict()]
+    found = {}
+    for entry, held in {"": content, **(content if isinstance(content, Mapping) else {})}.items():
+        state = {str(n).replace("_orig_mod.", ""): x for n, x in held.items()} if isinstance(held, Mapping) else {}
+        for prefix in {n.removesuffix(names[0]) for n in state if n.endswith(names[0])}:
+            chosen = {n.removeprefix(prefix): x for n, x in state.items() if n.startswith(prefix)}
+            if {*chosen} == {*names}:
+                found[f"{entry} {prefix}".strip()] = chosen
+    if len(found) > 1:
+        raise SettingsError(f"{path} holds several such networks, {in_short(map(repr, found))}: save one of them alone")
+    return next(iter(found.values()), content)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

@@ -147,6 +147,37 @@ def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, 
     refused(lambda: act([*given, "out=mine.json"]), "mine.json")
     torch.save(nn.Linear(4, 2).state_dict(), "weights.pt")
     refused(lambda: act(given), "weights.pt")
+    torch.save(net, "weights.pt")
+    refused(lambda: act(given), "weights.pt", "state_dict")
+
+
+WRAPPERS = {
+    "compiled": lambda net: {f"_orig_mod.{n}": x for n, x in net.state_dict().items()},
+    "a compiled part": lambda net: {n.replace("0.", "0._orig_mod.", 1): x for n, x in net.state_dict().items()},
+    "data parallel": lambda net: nn.DataParallel(net).state_dict(),
+    "both": lambda net: {f"module._orig_mod.{n}": x for n, x in net.state_dict().items()},
+    "averaged": lambda net: torch.optim.swa_utils.AveragedModel(net).state_dict(),
+    "Lightning": lambda net: {
+        "epoch": 3,
+        "state_dict": {f"net.{n}": x for n, x in net.state_dict().items()} | {"loss.weight": torch.ones(2)},
+        "optimizer_states": [{"state": {}}],
+    },
+    "an entry": lambda net: {"model": net.state_dict(), "optimizer": {"state": {}, "param_groups": []}},
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPERS)
+def test_the_weights_are_found_behind_what_wraps_them(wrapped, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(COMMAND.importlib, "import_module", lambda name: COMMAND)
+    monkeypatch.setattr(COMMAND, "make", lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), False)
+    net = COMMAND.make()
+    nn.init.constant_(net[0].bias, torch.nan)
+    torch.save(WRAPPERS[wrapped](net), tmp_path / "weights.pt")
+    torch.save(torch.randn(64, 4), tmp_path / "inputs.pt")
+    assert act(["some:make", f"{tmp_path}/weights.pt", f"{tmp_path}/inputs.pt"]) == 1
+    assert "not finite: 8 of 8 in '0.bias'" in capsys.readouterr().out
+    torch.save({"model": net.state_dict(), "ema": net.state_dict()}, tmp_path / "weights.pt")
+    refused(lambda: act(["some:make", f"{tmp_path}/weights.pt", f"{tmp_path}/inputs.pt"]), "weights.pt", "model", "ema")
 
 
 def test_the_function_stays_callable_when_the_command_of_its_name_is_imported():
