@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.tasks import Criterion, TaskSource, called
+from rl_plasticity.diagnosis.subject import Subject
+from rl_plasticity.diagnosis.tasks import Criterion, TaskSource, TrialTask, called
+from rl_plasticity.diagnosis.trials import learn
 from rl_plasticity.errors import SettingsError, first_line, in_short
-from rl_plasticity.metrics import moved_fraction
 from rl_plasticity.structure import tensors_in, with_tensors
 
 HALF = (torch.bfloat16, torch.float16)
+CHECKED = 20  # updates whose gradients are looked at
 BLIND = 0.03  # the share of the outputs' spread that columns must have to be seen
 FAR = 3e-3  # the share of the loss that outputs must be able to change
 
@@ -125,19 +127,6 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
     return f", as all targets are {labels[0].flatten()[0].item():g}" if same else ""
 
 
-def frozen(net: nn.Module) -> list[str]:
-    """Parameters that are not trained."""
-    still, every = (sum(p.numel() for p in net.parameters() if kind or not p.requires_grad) for kind in (False, True))
-    return [f"frozen: {still / every:.0%} of the weights do not require a gradient"] if still else []
-
-
-def not_held(net: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
-    """Trainable parameters that no optimizer changes."""
-    held = {id(p) for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
-    left = [repr(name) for name, p in net.named_parameters() if p.requires_grad and id(p) not in held]
-    return [f"not in the optimizer: {in_short(left)}"] if optimizers and left else []
-
-
 def learning_rate(optimizers: Sequence[Optimizer]) -> list[str]:
     """A learning rate of 0, or one that a schedule has brought below a hundredth of its first value."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
@@ -147,36 +136,65 @@ def learning_rate(optimizers: Sequence[Optimizer]) -> list[str]:
     return [f"learning rate: it has decayed from {a:g} to {b:g}" for a, b in rates if 0 < b < a / 100][:1]
 
 
-def stale_moments(net: nn.Module, optimizers: Sequence[Optimizer], gradients: Mapping[str, Tensor]) -> list[str]:
+def of_updates(subject: Subject, task: TrialTask, seed: int, clip: float | None) -> list[str]:
+    """What the first updates of a copy show that learns as the network is trained: what does not move, and why not."""
+    net, optimizers = subject.as_it_is(task)
+    sizes: dict[str, Tensor] = {}  # of the gradients, summed over the updates
+
+    def note_gradients() -> None:
+        for name, p in net.named_parameters():
+            if p.grad is not None:
+                sizes[name] = sizes.get(name, 0) + p.grad.detach().float().abs()
+
+    before = {name: p.detach().clone() for name, p in net.named_parameters()}
+    learn(net, optimizers, task.begin(net), updates := min(CHECKED, task.updates), seed, clip, note_gradients)
+    rates = {
+        id(p): group["lr"] for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
+    }
+    still: dict[str, list[str]] = {}
+    for name, p in net.named_parameters():
+        if not p.requires_grad:
+            reason = "frozen: {} do not require a gradient"
+        elif id(p) not in rates:
+            reason = "not in the optimizer: {}"
+        elif name not in sizes:
+            reason = "no gradient: the loss does not reach {}, as behind detach()"
+        elif rates[id(p)] == 0:
+            reason = "learning rate: it is 0 for {}"
+        elif not (has := sizes[name] > 0).any():
+            reason = "zero gradient: the loss does not change with {}"
+        elif float((p != before[name])[has].float().mean()) < 0.5:
+            reason = "rounding: the steps are too small for most entries of {}"
+        else:
+            continue
+        still.setdefault(reason, []).append(name)
+    every = sum(p.numel() for p in before.values())
+    found = [
+        reason.format(f"{in_short(names)} ({sum(before[name].numel() for name in names) / every:.0%} of the weights)")
+        for reason, names in still.items()
+    ]
+    norm = math.hypot(*(float(size.norm()) / updates for size in sizes.values()))
+    if clip is not None and clip / (norm or 1) < 0.01:
+        found.append(f"clipping: max_grad_norm={clip:g} leaves {clip / norm:.2%} of the gradient")
+    if task.with_users_loss:  # drawn targets have gradients of another size than those that are remembered
+        found += _stale_moments(subject, {name: size / updates for name, size in sizes.items()})
+    return found
+
+
+def _stale_moments(subject: Subject, gradients: Mapping[str, Tensor]) -> list[str]:
     """Adam's second moments that remember gradients far larger than the present ones.
 
-    The number is the median over the weights of sqrt(v_hat) / |g|, where g is the gradient of the first batch. It is
-    near 1 where the moments fit the present gradients.
+    The number is the median over the weights of sqrt(v_hat) / |g|. It is near 1 where the moments fit.
     """
     ratios = [torch.zeros(0)]
-    for optimizer, (name, g) in product(optimizers, gradients.items()):
-        state = optimizer.state.get(net.get_parameter(name), {})
+    for optimizer, (name, g) in product(subject.optimizers, gradients.items()):
+        state = optimizer.state.get(subject.net.get_parameter(name), {})
         if "exp_avg_sq" in state:
             unbiased = 1 - optimizer.defaults["betas"][1] ** float(state.get("step", 0))
             root = (state["exp_avg_sq"].float() / max(1e-12, unbiased)).sqrt()
-            ratios.append((root / g.abs())[g != 0].cpu())
+            ratios.append((root / g)[g != 0].cpu())
     ratio = float(torch.cat(ratios).median())  # NaN of none
     return [f"stale moments: Adam's remember gradients {ratio:.3g} times as large as today's"] if ratio > 30 else []
-
-
-def does_not_move(net: nn.Module, before: Mapping[str, Tensor]) -> list[str]:
-    """Weights in half precision that updates leave unchanged, because the steps round to nothing."""
-    halves = {name: p for name, p in net.named_parameters() if p.dtype in HALF}
-    moved = float(moved_fraction(halves.values(), (before[name] for name in halves))) if halves else 1
-    return [f"rounding: only {moved:.0%} of the weights in half precision moved in the first updates"] * (moved < 0.5)
-
-
-def clipped(gradients: Mapping[str, Tensor], max_grad_norm: float | None) -> list[str]:
-    """Clipping that leaves less than a hundredth of the gradient of the first batch."""
-    norm = math.hypot(*(float(g.norm()) for g in gradients.values()))
-    if max_grad_norm is None or not max_grad_norm / (norm or 1) < 0.01:
-        return []
-    return [f"clipping: max_grad_norm={max_grad_norm:g} leaves {max_grad_norm / norm:.2%} of the gradient"]
 
 
 # --- of agents --------------------------------------------------------------------------------------------------------

@@ -53,8 +53,9 @@ class Subject:
         """
         if self.another_rate or not self.optimizers or not self.knows(task):
             return self.another_rate or RATE
-        group = self.optimizers[0].param_groups[0]
-        return max(float(group["lr"]), float(group.get("initial_lr", 0))) or RATE
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        rates = (max(float(group["lr"]), float(group.get("initial_lr", 0))) for group in groups)
+        return next(filter(None, rates), RATE)
 
     def knows(self, task: TrialTask) -> bool:
         """Whether the optimizer as it is can be tried on a task."""
@@ -77,7 +78,8 @@ class Subject:
         """A copy to train in full, in float32 or wider, with new optimizers of the same kind, or a new Adam.
 
         Args:
-            times: multiplies the learning rate `rate`. Other parameter groups keep their proportion to the first.
+            times: multiplies the learning rate `rate`. Other parameter groups keep their proportion to the first; those
+                that are not trained, at a rate of 0, learn as the first does.
         """
         copied, rate = self.copied(), times * self.rate(task)
         net, optimizers = copied.net, copied.optimizers
@@ -90,9 +92,9 @@ class Subject:
             if others := [p for p in net.parameters() if id(p) not in held]:
                 optimizers[0].add_param_group({"params": others})
                 groups.append(optimizers[0].param_groups[-1])
-            first = groups[0]["lr"]
+            first = next((group["lr"] for group in groups if group["lr"]), 1.0)
             for group in groups:
-                group["lr"] = rate * (group["lr"] / first if first else 1.0)
+                group["lr"] = rate * (group["lr"] / first or 1.0)
         self.attach(optimizers, net)
         return net, optimizers
 

@@ -14,7 +14,7 @@ from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
 from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.subject import RATE, Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
-from rl_plasticity.diagnosis.trials import BEGIN, LEARNS, UPDATES, Trials, learn
+from rl_plasticity.diagnosis.trials import BEGIN, LEARNS, UPDATES, Trials
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -24,7 +24,6 @@ from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
-CHECKED = 20  # updates whose gradients are checked one by one
 HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this part, this multiple of the rate is tried
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
 FEW = 3  # repeats of longer trials
@@ -214,9 +213,11 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
     subject = trials.subject
     causes = checks.learning_rate(subject.optimizers) + _let_fresh_learn(trials)
     trials.run(NOW, lambda r: subject)
-    if subject.optimizers or any(not p.requires_grad or p.dtype in checks.HALF for p in subject.net.parameters()):
+    with random_states_kept(subject.net.parameters()):
+        hindrances = checks.of_updates(subject, trials.tasks[0][-1], derive(trials.seed, 0, 2), trials.clip)
+    if subject.optimizers or hindrances or any(p.dtype in checks.HALF for p in subject.net.parameters()):
         trials.run(AS_IT_IS, lambda r: subject, [1.0])
-        causes += _hindrances(trials)
+        causes += hindrances
     if earlier is not None:
         old = _earlier(subject, earlier)
         trials.run(EARLIER, lambda r: old)
@@ -248,27 +249,6 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
         return []
     trials.run(FRESH)
     return [cause]
-
-
-def _hindrances(trials: Trials) -> list[str]:
-    """What keeps the network from learning as it is trained."""
-    subject, task = trials.subject, trials.tasks[0][-1]
-    found = checks.frozen(subject.net) + checks.not_held(subject.net, subject.optimizers)
-    gradients: dict[str, Tensor] = {}  # of the first update
-
-    def note_gradients() -> None:
-        new = {} if gradients else {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-        gradients.update({name: g.detach().float().clone() for name, g in new.items()})  # clipping writes to g
-
-    with random_states_kept(subject.net.parameters()):
-        net, optimizers = subject.as_it_is(task)
-        loss, updates = task.begin(net), min(CHECKED, task.updates)
-        before = {name: p.detach().clone() for name, p in net.named_parameters()}
-        learn(net, optimizers, loss, updates, derive(trials.seed, 0, 2), trials.clip, note_gradients)
-    found += checks.does_not_move(net, before) + checks.clipped(gradients, trials.clip)
-    if task.with_users_loss:  # drawn targets have gradients of another size than those that were remembered
-        found += checks.stale_moments(subject.net, subject.optimizers, gradients)
-    return found
 
 
 def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Subject:

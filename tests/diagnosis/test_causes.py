@@ -149,3 +149,87 @@ def test_sizes_that_a_network_copes_with_are_no_cause() -> None:
 def test_a_batch_that_cannot_be_learned_is_named() -> None:
     with pytest.raises(SettingsError, match="batch 3 "):
         diagnose(make(), batches=split(X, changed(Y, 100, 4)), loss=CE)
+
+
+# --- what learns ------------------------------------------------------------------------------------------------------
+
+BRIEF = {"repeats": 2, "updates": 10, "remedies": False}
+
+
+class Encoded(nn.Module):
+    """A head behind an encoder that may not learn from it."""
+
+    def __init__(self, detaches: bool = False) -> None:
+        super().__init__()
+        self.encoder, self.head, self.detaches = nn.Linear(8, 32), nn.Linear(32, 4), detaches
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.encoder(x).relu()
+        return self.head(h.detach() if self.detaches else h)
+
+
+def adam(*groups: tuple[nn.Module, float]) -> torch.optim.Adam:
+    return torch.optim.Adam([{"params": [*net.parameters()], "lr": rate} for net, rate in groups])
+
+
+def unused() -> nn.Module:
+    net = Encoded()
+    net.spare = nn.Linear(8, 4)
+    return net
+
+
+@torch.no_grad()
+def dead_encoder() -> nn.Module:
+    net = Encoded()
+    net.encoder.bias.fill_(-100)
+    return net
+
+
+ENCODER = r"encoder.weight, encoder.bias \(69% of the weights\)"
+STILL = {
+    "detached": (lambda: Encoded(True), None, f"no gradient: .* {ENCODER}"),
+    "unused": (unused, None, "no gradient: .* spare.weight, spare.bias "),
+    "behind dead units": (dead_encoder, None, "zero gradient: .* encoder.weight, encoder.bias"),
+    "frozen": (lambda: frozen(Encoded()), None, f"frozen: {ENCODER}"),
+    "rate 0": (
+        Encoded,
+        lambda net: adam((net.head, 1e-3), (net.encoder, 0.0)),
+        f"learning rate: it is 0 for {ENCODER}",
+    ),
+    "rate 0 first": (Encoded, lambda net: adam((net.encoder, 0.0), (net.head, 1e-3)), f"learning rate: .* {ENCODER}"),
+    "not held": (Encoded, lambda net: adam((net.head, 1e-3)), f"not in the optimizer: {ENCODER}"),
+    "steps below float32": (Encoded, lambda net: adam((net.head, 1e-3), (net.encoder, 1e-9)), r"rounding: .* encoder."),
+}
+
+
+def frozen(net: Encoded) -> Encoded:
+    net.encoder.requires_grad_(False)
+    return net
+
+
+@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.parametrize("on_batches", [False, True])
+@pytest.mark.parametrize("case", STILL)
+def test_parameters_that_no_update_changes_are_listed_with_the_reason(case, on_batches) -> None:
+    of, optimizer_of, named = STILL[case]
+    net = of()
+    data = {"batches": split(X, Y), "loss": CE} if on_batches else {"inputs": X}
+    report = diagnose(net, **data, **BRIEF, optimizer=optimizer_of and optimizer_of(net), make=of)
+    assert [said for said in report.causes if re.match(named, said)], report.causes
+    assert "as it is trained" in report.evidence
+
+
+@pytest.mark.usefixtures("no_further_repeats")
+def test_of_a_network_that_learns_as_a_whole_nothing_is_listed() -> None:
+    net = Encoded()
+    for given in ({}, {"optimizer": adam((net, 1e-3))}, {"optimizer": adam((net.encoder, 3e-3), (net.head, 1e-4))}):
+        assert diagnose(net, X, **BRIEF, **given).causes == ()
+
+
+def test_fresh_networks_learn_what_has_a_rate_of_0() -> None:
+    net = Encoded()
+    given = {"batches": split(X, Y), "loss": CE, "make": Encoded, **BRIEF}
+    of_whole = diagnose(net, **given, optimizer=adam((net, 1e-3)))
+    for groups in ([(net.head, 1e-3), (net.encoder, 0.0)], [(net.encoder, 0.0), (net.head, 1e-3)]):
+        report = diagnose(net, **given, optimizer=adam(*groups))
+        assert report.losses["a fresh network/batches"] == pytest.approx(of_whole.losses["a fresh network/batches"])
