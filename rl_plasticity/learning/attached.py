@@ -99,7 +99,7 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
         raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
     called = _callable(net)
     net = unwrapped(net)
-    _check_net(_accepted(optimizer), net)
+    _check_optimizers(whole(optimizer), net)
     if isinstance(regularizer, str):
         regularizer = make_regularizer(regularizer, net, **settings)
     elif not isinstance(regularizer, Regularizer):
@@ -152,7 +152,6 @@ class Attached:
         for optimizer in optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
-        self._state: TorchState | None = None  # of the optimizers, once an entry was reinitialized
         self._inputs: Call | None = None  # of the last call
         self._under_way: Call | None = None
         self._penalizing = False
@@ -171,9 +170,10 @@ class Attached:
         self._others: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
         watched = {id(p): p for p in (held[:1] + held[-1:])}.values()
-        self._hooks += [p.register_post_accumulate_grad_hook(_Watch(self)) for p in watched]  # type: ignore[no-untyped-call]
-        if not _ALIVE:
-            _EVERY.append(register_optimizer_step_post_hook(_notice))
+        self._seen: dict[Tensor, tuple[int, int, Any]] = {}  # of each: steps, changes since, and what tells a change
+        watch = _Hook(self, Attached._watch)
+        self._hooks += [p.register_post_accumulate_grad_hook(watch) for p in watched]  # type: ignore[no-untyped-call]
+        self._hooks.append(register_optimizer_step_post_hook(_disable_dynamo(_Hook(self, Attached._notice))))
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -206,7 +206,7 @@ class Attached:
         called = self._called if net is None else _callable(net)
         net = self.net if net is None else unwrapped(net)
         optimizers = self._whole if optimizer is None else whole(optimizer)
-        _check_net(_accepted(optimizers), net)
+        _check_optimizers(optimizers, net)
         new = [name for name, p in net.named_parameters() if not _stayed(self._parameters.get(name), p)]
         self._attach(self.regularizer.grown(net, new, **reading), optimizers, net, called)
 
@@ -230,14 +230,14 @@ class Attached:
             self._hooks.pop().remove()
         self._additions, self._inputs, self._under_way = {}, None, None
         _ALIVE.discard(self)
-        while _EVERY and not _ALIVE:
-            _EVERY.pop().remove()
 
     # --- what the loop's own call of the network calls ------------------------------------------------------------
 
     def _begins(self, net: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keep a call's inputs, without their graph, and the state of autocast, until the call returns."""
-        if torch.is_grad_enabled() and not self._penalizing and not _is_transformed():
+        # Inside torch.func.grad, vmap or the like tensors are gone afterwards.
+        is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+        if torch.is_grad_enabled() and not self._penalizing and not is_transformed:
             self._under_way = Call(*with_tensors((args, kwargs), lambda t: t.detach().requires_grad_(t.requires_grad)))
             device = next(self.net.parameters()).device.type
             self._under_way.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
@@ -297,9 +297,9 @@ class Attached:
             with torch.no_grad(), self.regularizer.outside_autocast():
                 reset = self.regularizer.project_(self.net, *self.regularizer.given_lr(self._lrs))
                 if reset:  # else the optimizer's state need not have moments
-                    self._state = self._state or TorchState(self.net, self._whole)
-                    forget_(self._state.moments, reset)
-                    self._state.follow_(reset)
+                    state = TorchState(self.net, self._whole)
+                    forget_(state.moments, reset)
+                    state.follow_(reset)
             self._lrs = {}
 
     def _rates(self, optimizer: Optimizer) -> dict[str, float]:
@@ -358,7 +358,24 @@ class Attached:
                 changes[f"{name!r} was replaced, and no attached optimizer holds it"] = None
         return [*changes]
 
-    def _notice(self, optimizer: Optimizer) -> None:
+    def _watch(self, parameter: Tensor) -> None:
+        """Warn once, when a parameter gets its gradient, if other steps than the handle's change the weights.
+
+        A loop that calls another method than ``step``, or makes a new optimizer for each task, would otherwise leave
+        the regularizer behind without a word. Until the first step some values are compared; after it the parameter's
+        version, which counts changes in place, so that nothing is read from the device.
+        """
+        steps, changes, known = self._seen.get(parameter, (0, 0, None))
+        now = parameter._version if self.steps else tuple(parameter.detach().flatten()[:64].tolist())
+        # In its own step, a closure changes the weights too.
+        is_own = self.is_stepping or self.steps != steps
+        changes = 0 if is_own else changes + (known not in (now, None))
+        self._seen[parameter] = self.steps, changes, now
+        if changes == _CHANGES and not self._missed:
+            self._missed = _CHANGES
+            self._warn_left_behind()
+
+    def _notice(self, optimizer: Optimizer, *_: Any) -> None:
         """Warn once if another optimizer than the handle's trains what is regularized."""
         if optimizer in self.optimizers or self.is_stepping:
             return
@@ -370,7 +387,7 @@ class Attached:
             self._others[optimizer] = bool(mine & held)
         if self._others[optimizer]:
             self._missed += 1
-            if self._missed == (1 if changed else _Watch.CHANGES):
+            if self._missed == (1 if changed else _CHANGES):
                 self._warn_left_behind()
 
     def _warn_left_behind(self) -> None:
@@ -466,46 +483,6 @@ class _Hook:
         return _Hook, ()
 
 
-class _Watch:
-    """A gradient hook of one parameter that warns once if other steps than the handle's change the weights.
-
-    A loop that calls another method than ``step``, or makes a new optimizer for each task, would otherwise leave the
-    regularizer behind without a word. Until the first step some values are compared; after it the parameter's version,
-    which counts changes in place, so that nothing is read from the device.
-
-    Args:
-        handle: the handle of the regularizer, which then does not act.
-    """
-
-    CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's step
-
-    def __init__(self, handle: Attached) -> None:
-        self.handle = weakref.ref(handle)
-        self.steps = self.changes = 0
-        self.known: Any = None
-
-    def __call__(self, parameter: Tensor) -> None:
-        handle = self.handle()
-        if handle is None:
-            return
-        now = parameter._version if handle.steps else tuple(parameter.detach().flatten()[:64].tolist())
-        if handle.is_stepping or handle.steps != self.steps:  # in its own step, a closure changes the weights too
-            self.changes = 0
-        else:
-            self.changes += self.known not in (now, None)
-        self.known, self.steps = now, handle.steps
-        if self.changes == self.CHANGES and not handle._missed:
-            handle._missed = self.CHANGES
-            handle._warn_left_behind()
-
-
-@_disable_dynamo
-def _notice(optimizer: Optimizer, *_: Any) -> None:
-    """Tell all handles that an optimizer has made a step."""
-    for handle in [*_ALIVE]:
-        handle._notice(optimizer)
-
-
 def _is_running(frame: FrameType) -> bool:
     """Whether the call is not over yet."""
     return any(call is frame for call, _ in walk_stack(currentframe()))
@@ -517,11 +494,6 @@ def _of_step() -> FrameType:
     return next(call for call, _ in walk_stack(currentframe()) if call.f_code.co_filename == of_torch)
 
 
-def _is_transformed() -> bool:
-    """Whether the code runs inside ``torch.func.grad``, ``vmap`` or the like, whose tensors are gone afterwards."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
 def _stayed(was: Tensor | None, now: Tensor) -> bool:
     """Whether a parameter is the old one, or one that begins with its values along each axis."""
     if was is None or was is now:
@@ -530,8 +502,8 @@ def _stayed(was: Tensor | None, now: Tensor) -> bool:
     return corner.shape == was.shape and torch.equal(corner.to(was), was)
 
 
+_CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's step
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
-_EVERY: list[Any] = []  # the hook on all optimizers, while a handle is alive
 
 
 def attached_to(net: nn.Module) -> list[Regularizer]:
@@ -594,34 +566,30 @@ _INSTEAD_OF_SPARSE = "use sparse=False, leave it alone with roles={{{!r}: 'ignor
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def _accepted(optimizer: Optimizers) -> list[Optimizer]:
-    optimizers = listed(optimizer)
-    wrong = [type(o).__name__ for o in optimizers if not isinstance(o, Optimizer)]
-    if wrong or not optimizers:
-        raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {in_short(wrong) or 'none'}")
-    for one in optimizers:
+def _check_optimizers(whole: Sequence[Optimizer], net: nn.Module) -> None:
+    """Check that each of these is an optimizer of other parameters of the network, and the kind of the parameters."""
+    names: set[str] = set()
+    for one in listed(whole):
+        kind = type(one).__name__
+        if not isinstance(one, Optimizer):
+            raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {kind}")
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
             inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
             raise SettingsError(
-                f"{type(one).__name__} moves the weights in two parts, first_step and second_step, which attach does "
-                f"not see: attach to {inner}"
+                f"{kind} moves the weights in two parts, first_step and second_step, which attach does not see: attach "
+                f"to {inner}"
             )
-    return optimizers
-
-
-def _check_net(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
-    """Check that the optimizers hold parameters of the network, each others, and that these are of a known kind."""
-    names: set[str] = set()
-    for optimizer in optimizers:
-        own = _held(optimizer, net, frozen=True).keys()
+        own = _held(one, net, frozen=True).keys()
         if not own:
             raise SettingsError(
-                f"the optimizer {type(optimizer).__name__} holds none of the network's parameters: was it made for "
-                "another network, or for a copy of this one?"
+                f"the optimizer {kind} holds none of the network's parameters: was it made for another network, or for "
+                "a copy of this one?"
             )
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {in_short(sorted(names & own))}")
         names |= own
+    if not names:
+        raise SettingsError("optimizer must be one or several torch.optim.Optimizer, got none")
     require_supported(net)
 
 

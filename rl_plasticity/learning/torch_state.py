@@ -13,29 +13,14 @@ from rl_plasticity.structure.layer import lookup
 Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 
 
-def stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The torch optimizer inside the wrapper of a library (accelerate, Lightning, Fabric), or the optimizer itself."""
-    innermost: torch.optim.Optimizer = wrapped(optimizer)[-1]
-    return innermost
-
-
 def whole(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
     """One or several optimizers as a list, with what wraps them."""
     return [*optimizers] if isinstance(optimizers, Sequence) else [optimizers]
 
 
 def listed(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
-    """The torch optimizers inside one or several."""
-    return [stepped(one) for one in whole(optimizers)]
-
-
-def wrappers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
-    """The optimizers around the one that `stepped` returns whose steps can have hooks, as Lookahead's."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        if "_optimizer_step_post_hooks" in vars(optimizer):
-            optimizer._patch_step_function()  # some have the hooks' dicts and no constructor that makes use of them
-            yield optimizer
-        optimizer = inner
+    """The torch optimizers inside one or several, without the wrappers of a library (accelerate, Lightning, Fabric)."""
+    return [wrapped(one)[-1] for one in whole(optimizers)]
 
 
 class TorchState:
