@@ -5,8 +5,8 @@
 - baddbmm first copies its bias over the whole output. Instead the bias is added in the pass that reads the product.
 - The factors of Adam's step, a few float64 powers for each run, would be computed again for every 16 weights. They are
   stored, and so are draws and masks of units.
-- Weights that several products read in bfloat16 are rounded once.
-- Equal operations are computed once, for example the activations that a regularizer also reads.
+- Equal operations are computed once, for example the activations that a regularizer also reads, and the rounding of
+  weights that several products read in bfloat16.
 - A copy of a weight that is kept has the values from before the step.
 """
 
@@ -29,51 +29,45 @@ class Rewrites(CustomGraphPass):
     def __call__(self, graph: fx.Graph) -> None:
         _merge_equal(graph)
         _copy_before_change(graph)
-        rounded: dict[fx.Node, fx.Node] = {}
         for node in list(graph.nodes):
             if node.target is aten.baddbmm.default and not node.kwargs:
-                self._add_bias_later(graph, node)
+                _add_bias_later(graph, node)
             elif node.target is aten.bmm.default and all(_transposes(user) for user in node.users):
-                self._transpose_factors(graph, node)
+                _transpose_factors(graph, node)
             elif _is_dear(node):
-                self._store(graph, node)
-            elif node.target is prims.convert_element_type.default and node.args[1] == torch.bfloat16:
-                first = rounded.setdefault(node.args[0], node)
-                if first is not node:
-                    node.replace_all_uses_with(first)
-                    graph.erase_node(node)
+                _store(graph, node)
 
     def uuid(self) -> bytes:
         """The key of this version of the pass in inductor's cache."""
         return get_hash_for_files((__file__,))
 
-    @staticmethod
-    def _add_bias_later(graph: fx.Graph, node: fx.Node) -> None:
-        bias, a, b = node.args
-        with graph.inserting_before(node):
-            total = _call(graph, aten.add.Tensor, _call(graph, aten.bmm.default, a, b), bias)
-        node.replace_all_uses_with(total)
-        graph.erase_node(node)
 
-    @staticmethod
-    def _transpose_factors(graph: fx.Graph, node: fx.Node) -> None:
-        """(a b)^T -> b^T a^T."""
-        a, b = node.args
-        with graph.inserting_before(node):
-            transposed = (_call(graph, aten.permute.default, factor, TRANSPOSE) for factor in (b, a))
-            product = _call(graph, aten.bmm.default, *transposed)
-        for user in list(node.users):
-            user.replace_all_uses_with(product)
-            graph.erase_node(user)
-        graph.erase_node(node)
+def _add_bias_later(graph: fx.Graph, node: fx.Node) -> None:
+    bias, a, b = node.args
+    with graph.inserting_before(node):
+        total = _call(graph, aten.add.Tensor, _call(graph, aten.bmm.default, a, b), bias)
+    node.replace_all_uses_with(total)
+    graph.erase_node(node)
 
-    @staticmethod
-    def _store(graph: fx.Graph, node: fx.Node) -> None:
-        """Make inductor store a value, by a view through strides, which needs memory."""
-        value = node.meta["val"]
-        with graph.inserting_after(node):
-            stored = _call(graph, aten.as_strided.default, node, list(value.shape), list(value.stride()))
-        node.replace_all_uses_with(stored, delete_user_cb=lambda user: user is not stored)
+
+def _transpose_factors(graph: fx.Graph, node: fx.Node) -> None:
+    """(a b)^T -> b^T a^T."""
+    a, b = node.args
+    with graph.inserting_before(node):
+        transposed = (_call(graph, aten.permute.default, factor, TRANSPOSE) for factor in (b, a))
+        product = _call(graph, aten.bmm.default, *transposed)
+    for user in list(node.users):
+        user.replace_all_uses_with(product)
+        graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _store(graph: fx.Graph, node: fx.Node) -> None:
+    """Make inductor store a value, by a view through strides, which needs memory."""
+    value = node.meta["val"]
+    with graph.inserting_after(node):
+        stored = _call(graph, aten.as_strided.default, node, list(value.shape), list(value.stride()))
+    node.replace_all_uses_with(stored, delete_user_cb=lambda user: user is not stored)
 
 
 def _copy_before_change(graph: fx.Graph) -> None:
