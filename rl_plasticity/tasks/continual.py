@@ -94,7 +94,7 @@ class TaskSequence(ABC):
         if not seeds:
             raise SettingsError("seeds must hold at least one seed")
         self.data, self.seeds = data, tuple(seeds)
-        usual, most = self._counts()
+        usual, most = self._counts
         self.num_tasks = usual if num_tasks is None else num_tasks
         if self.num_tasks < 1 or (most is not None and self.num_tasks > most):
             upto = "at least 1" if most is None else "1" if most == 1 else f"from 1 to {most}"
@@ -135,6 +135,7 @@ class TaskSequence(ABC):
             pixels=torch.stack(pixels).to(device) if pixels else None,
         )
 
+    @property
     def _counts(self) -> tuple[int, int | None]:
         """The usual number of tasks, and the largest (None: any number)."""
         return 50, None
@@ -215,6 +216,7 @@ class ClassIncremental(TaskSequence):
 
     step = 5
 
+    @property
     def _counts(self) -> tuple[int, int]:
         tasks = -(-self.data.num_classes // self.step)
         return tasks, tasks
@@ -246,8 +248,7 @@ class BinaryPairs(TaskSequence):
 class WarmStart(TaskSequence):
     """Half of the training images, drawn at random, then all of them (Ash and Adams 2020)."""
 
-    def _counts(self) -> tuple[int, int]:
-        return 2, 2
+    _counts = 2, 2
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
         half = split == "train" and index == 0
@@ -260,6 +261,7 @@ class ContinualFull(TaskSequence):
 
     stay = True
 
+    @property
     def _counts(self) -> tuple[int, int]:
         return 10, len(self.data.train_y)
 
@@ -283,6 +285,8 @@ class Stationary(TaskSequence):
     Oh et al. (2024), Appendix E, divide it by 10 at epochs 100 and 150.
     """
 
+    _counts = 1, 1
+
     @checked
     def __init__(
         self,
@@ -297,9 +301,6 @@ class Stationary(TaskSequence):
     ) -> None:
         super().__init__(data, seeds, num_tasks)
         self.decay_at_epochs, self.decay, self.rebase = tuple(decay_at_epochs), decay, rebase
-
-    def _counts(self) -> tuple[int, int]:
-        return 1, 1
 
     def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
         return _all(y), y

@@ -5,7 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -133,8 +133,7 @@ class Data:
 
     def to(self, device: str | torch.device) -> "Data":
         """The same data on another device."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        tensors: dict[str, Any] = {k: v.to(device) for k, v in values.items() if isinstance(v, Tensor)}
+        tensors: dict[str, Any] = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **tensors)
 
 
