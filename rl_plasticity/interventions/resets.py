@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.errors import warn
 from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, Intervention, Part, Target, gradient_of
 from rl_plasticity.learning.optimizers import orthogonalized
 from rl_plasticity.learning.torch_state import TorchState
@@ -323,10 +322,8 @@ def _linear_maps(net: nn.Module, example: Example | None, method: str) -> list[L
     structure = read(net)
     if (structure.unknown or structure.undecided) and example is not None:
         structure = read(net, example)
-    if left := structure.left_alone(method, net, least_axes=2):
-        warn(left)
     found = [layer for layer in structure.layers if layer.is_linear_map]
-    structure.require_whole(method, found)
+    structure.check_bare(method, net, found, least_axes=2)
     if not found:
         raise ValueError(
             f"{method} has nothing to act on: the network has no linear or convolution layer{structure.beside}"

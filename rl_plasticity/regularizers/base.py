@@ -388,7 +388,7 @@ class Regularizer(nn.Module):
         Args:
             what: the kind of part, for the error.
             least_axes: bare parameters of unknown role with at least this many axes are named in a warning; see
-                `_check_bare`.
+                `Structure.check_bare`.
 
         Raises:
             ValueError: there is no such part, or a projection would change a weight that is computed from others.
@@ -399,7 +399,7 @@ class Regularizer(nn.Module):
         if self.projects:
             self._require_plain(layers)
         if layers:
-            self._check_bare(net, layers, least_axes)
+            self.structure.check_bare(type(self).__name__, net, layers, least_axes)
         names = ([part] if isinstance(part, str) else part.parameter_names for part in parts)
         self.names = [*dict.fromkeys(itertools.chain(*names))]
         for name, value in self._captured(net).items():
@@ -477,7 +477,8 @@ class Regularizer(nn.Module):
         if of == "hidden_weights":
             names = [name for name in names if name not in self.structure.of_heads]
         self._require(names, f"trainable parameter that of={of} means")
-        self._check_bare(net, (), 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2)
+        least_axes = 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2
+        self.structure.check_bare(type(self).__name__, net, (), least_axes)
         return names
 
     def _require(self, parts: object, what: str) -> None:
@@ -486,17 +487,6 @@ class Regularizer(nn.Module):
             raise ValueError(
                 f"{type(self).__name__} has nothing to act on: the network has no {what}{self.structure.beside}"
             )
-
-    def _check_bare(self, net: nn.Module, layers: Iterable[Layer], least_axes: int = 2) -> None:
-        """Warn about bare parameters that are left alone because their role is unknown.
-
-        Raises:
-            ValueError: the network's structure could not be read at all and it has such parameters; or `layers`, which
-                the method acts on, include factors of a low-rank adapter.
-        """
-        self.structure.require_whole(type(self).__name__, layers)
-        if said := self.structure.left_alone(type(self).__name__, net, least_axes):
-            warn(said)
 
     def _require_plain(self, layers: Iterable[Layer]) -> None:
         for layer in layers:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from rl_plasticity.errors import in_short
+from rl_plasticity.errors import in_short, warn
 from rl_plasticity.structure import operations as ops
 from rl_plasticity.structure.calling import Example
 from rl_plasticity.structure.checking import recyclable
@@ -160,17 +160,6 @@ class Structure:
                 "the network that is trained, or an example that reaches them"
             )
 
-    def require_whole(self, method: str, layers: Iterable[Layer]) -> None:
-        """Raises ValueError if one of these layers is a factor of a low-rank adapter, and says what to pass."""
-        found = [layer.name for layer in layers if layer.weight_name in self.factors]
-        if found:
-            other = "only=[the parameters to act on] without them"
-            helps = f": pass {other}" if self.unknown is None else f", and {self._why(other)}"
-            raise ValueError(
-                f"{method} acts on whole matrices; {in_short(found)} may be factors of a low-rank adapter of a frozen "
-                f"layer{helps}, merge the adapters, or take a method of single parameters (l2, l2_init, weight_decay)"
-            )
-
     def require_uses(self, method: str, names: Sequence[str]) -> None:
         """Raises ValueError if there are such bare parameters and their use was not seen, and says what to pass."""
         if names and self.unknown is not None:
@@ -197,21 +186,27 @@ class Structure:
             "roles={name: role}"
         )
 
-    def left_alone(self, method: str, net: nn.Module, least_axes: int) -> str:
-        """A warning about the undecided bare parameters with at least `least_axes` axes; "" if there are none.
+    def check_bare(self, method: str, net: nn.Module, layers: Iterable[Layer], least_axes: int) -> None:
+        """Warn about the undecided bare parameters with at least `least_axes` axes, which `method` leaves alone.
 
         Raises:
-            ValueError: as `require_uses`.
+            ValueError: as `require_uses`; or `layers`, which the method acts on, include factors of a low-rank adapter.
         """
+        if found := [layer.name for layer in layers if layer.weight_name in self.factors]:
+            other = "only=[the parameters to act on] without them"
+            helps = f": pass {other}" if self.unknown is None else f", and {self._why(other)}"
+            raise ValueError(
+                f"{method} acts on whole matrices; {in_short(found)} may be factors of a low-rank adapter of a frozen "
+                f"layer{helps}, merge the adapters, or take a method of single parameters (l2, l2_init, weight_decay)"
+            )
         axes = {node.weight_name: len(node.runs) for node in self.nodes}
         names = [name for name in self.undecided if lookup(net, name).ndim - axes[name] >= least_axes]
         self.require_uses(method, names)
-        return (
-            f"{method} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
-            "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show"
-            if names
-            else ""
-        )
+        if names:
+            warn(
+                f"{method} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
+                "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show"
+            )
 
     def hidden_units(self, net: nn.Module) -> list[HiddenLayer]:
         """Every chain (linear or conv) -> norm layers -> activation -> (linear or conv) of `net`.
