@@ -66,7 +66,7 @@ class ReDo(Intervention):
             )
         units = _hidden_units(net, example, "ReDo")
         seen = zip(units, activations_of(net, units, example), strict=True)
-        return [(u, u.by_unit(a, u.incoming.units(net)).abs().mean(-1)) for u, a in seen]
+        return [(u, u.by_unit(a).abs().mean(-1)) for u, a in seen]
 
 
 class ReGraMa(ReDo):

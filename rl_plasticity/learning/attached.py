@@ -18,7 +18,7 @@ from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.learning.kept import undoing
 from rl_plasticity.learning.torch_state import Optimizers, TorchState, listed, whole
 from rl_plasticity.regularizers import Regularizer, make_regularizer
-from rl_plasticity.regularizers.base import ActivationReader, forget_, penalty_of
+from rl_plasticity.regularizers.base import forget_, penalty_of
 from rl_plasticity.regularizers.inside import Call
 from rl_plasticity.structure import shared_with, with_tensors
 from rl_plasticity.structure.layer import unwrapped, without_forward
@@ -159,8 +159,8 @@ class Attached:
             begins, ends = _Hook(self, Attached._begins), _Hook(self, Attached._ends)
             self._hooks.append(called.register_forward_pre_hook(begins, with_kwargs=True))
             self._hooks.append(called.register_forward_hook(ends))
-        for reader in regularizer.readers:
-            for name in reader.names:
+        for reader, _ in regularizer.methods(net):
+            for name in reader.reads:
                 returns = _Hook(self, partial(Attached._returns, reader=reader, name=name))
                 self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
         self._parameters = dict(net.named_parameters())  # keeps them alive, so that no other one gets the id of one
@@ -242,7 +242,7 @@ class Attached:
             device = next(self.net.parameters()).device.type
             self._under_way.autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
 
-    def _returns(self, module: nn.Module, args: Any, output: Any, reader: ActivationReader, name: str) -> None:
+    def _returns(self, module: nn.Module, args: Any, output: Any, reader: Regularizer, name: str) -> None:
         """Let `reader` read what a module of the network has returned.
 
         Compiled modules and replicas are not read: the step calls a copy then.
@@ -602,8 +602,8 @@ def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Mod
     kind = type(regularizer).__name__
     if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
         raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
-    changes = any(method.projects and not method.readers for method, _ in regularizer.methods(net))
-    if changes and (undoes := undoing(whole, net)):
+    methods = [method for method, _ in regularizer.methods(net)]
+    if any(method.projects and not method.reads for method in methods) and (undoes := undoing(whole, net)):
         raise SettingsError(
             f"{kind} changes the weights, and {undoes} brings back what somebody else changes, from a copy of them: "
             "take another optimizer, or a penalty"
@@ -613,7 +613,7 @@ def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Mod
     if regularizer.uses_loss:
         raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
     _check_one_process(regularizer)
-    if regularizer.readers and (shared := shared_with(net)):
+    if any(method.reads for method in methods) and (shared := shared_with(net)):
         warn(
             f"{kind} renews units of a {shared} that another module holds too: outputs of other networks that read "
             "these units change"

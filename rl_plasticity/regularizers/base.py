@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from types import EllipsisType
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,19 +40,6 @@ Of = Annotated[
 Rates = float | Tensor | Mapping[str, float]
 """A learning rate, or one for each parameter by name; a name without one is left alone."""
 RunSlice = slice | EllipsisType  # the runs that a part of a composite regularizer acts on; ``...`` for all
-
-
-class ActivationReader(Protocol):
-    """Reads module outputs in the loop's own forward call, without gradient; see `Regularizer.readers`.
-
-    Attributes:
-        names: names of the modules to read.
-    """
-
-    names: list[str]
-
-    def read(self, name: str, call: int, output: Tensor) -> object:
-        """What to keep of `output`, which module `name` returned in call number `call`; None if nothing can be kept."""
 
 
 COUNTED = "counted/"  # prefix of the names of buffers that count
@@ -96,7 +83,8 @@ class Regularizer(nn.Module):
         missing_call: the error message of `project_` when a call that must precede it is missing; empty if none must.
             `prepared` records whether that call was made.
         keeps_rounding: whether projections keep track of what half precision rounds away.
-        readers: read the loop's own forward call, so that `penalty` needs no second one.
+        reads: names of the modules whose outputs `read` reads in the loop's own forward call, so that `penalty` needs
+            no second one.
         self_updating: kinds of buffers that follow the weights by themselves, whatever happened to these.
         captures: the kind by which `capture` remembers the values of each parameter that it acts on; empty for none.
         acts_on: the layers or the parameter names that the method acts on.
@@ -113,7 +101,7 @@ class Regularizer(nn.Module):
     has_half: bool = False
     missing_call: str = ""
     keeps_rounding: bool = True
-    readers: Sequence[ActivationReader] = ()
+    reads: Sequence[str] = ()
     self_updating: tuple[str, ...] = ()
     captures: str = ""
     every_updates: int = 1
@@ -353,6 +341,12 @@ class Regularizer(nn.Module):
     def capture(self, part: Any, net: nn.Module) -> Mapping[str, Tensor]:
         """The reference values to remember for one element of `acts_on`, by kind; see `_recall`, `capture_from_`."""
         return {self.captures: wide(lookup(net, part))} if self.captures else {}
+
+    def read(self, name: str, call: int, output: Tensor) -> object:
+        """What to keep, without gradient, of `output`, which module `name` of `reads` returned in call number `call`.
+
+        None if nothing can be kept; see `rl_plasticity.regularizers.inside.Call`.
+        """
 
     def weights_of(self, reference: Tensor, now: Tensor) -> Tensor:
         """Weights, of the shape of `now`, whose `capture` is `reference`; by default it is the weights themselves."""
@@ -737,7 +731,6 @@ class Chain(Regularizer):
     def __init__(self, net: nn.Module, *regularizers: Regularizer) -> None:
         super().__init__(net, structure=regularizers[0].structure if regularizers else None)
         self._consist_of(regularizers)
-        self.readers = [reader for part in regularizers for reader in part.readers]
         # Terms of weights come before terms of data: the order of a sum decides its last digit.
         self.kinds = [[p for p in regularizers if p.looks_at_data == looks] for looks in (False, True)]
 

@@ -1,9 +1,9 @@
 """Methods that observe hidden units at every update and reinitialize single ones."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,144 @@ from rl_plasticity.structure import Example, HiddenLayer, recyclable, recycled
 from rl_plasticity.structure.layer import SomeRuns, innermost, is_trained, lookup, per_run, wide
 
 
-class ContinualBackprop(Regularizer):
+class Recycling(Regularizer):
+    """Base class of methods that look at the activations of hidden units and reinitialize some of them.
+
+    Attributes:
+        seen: the kinds of the buffers that keep the reduced activations and, if there is a second one, the number of
+            examples.
+    """
+
+    looks_at_data = True
+    missing_call = NO_BATCH
+    seen: Sequence[str]
+
+    def __init__(self, net: nn.Module, coef: float | Tensor, every_updates: int) -> None:
+        super().__init__(net, coef)
+        method = type(self).__name__
+        self.structure.require_order(method)
+        self._acts_every(every_updates)
+        self.units = self.structure.hidden_units(net)
+        self._require(self.units, "hidden activation between two linear or convolution layers that are all it joins")
+        modules = dict(innermost(net).named_modules())
+        for unit in self.units:
+            if unit.activation not in modules:
+                raise ValueError(
+                    f"{method} looks at activations that are modules, and {unit.activation!r} is a function: use a "
+                    "module such as nn.ReLU() in the network; torch's own layers take activation=nn.ReLU()"
+                )
+            self._require_plain([unit.incoming, *unit.outgoing])
+        if left := self.structure.not_among(self.units):
+            warn(
+                f"{method} leaves alone what is behind {in_short(left)}: its units are joined, shared, frozen, moved "
+                "or read by something that is not a layer"
+            )
+        self.reads = [*dict.fromkeys(unit.activation for unit in self.units)]
+        self.inside = Inside(net, returning=self.reads)
+        self.checked = self.structure.example is not None
+        self.renewed = False  # whether `renew_` has run once
+        # Draws depend on run, layer and update; the key of a run comes from its initial weights.
+        trained = [lookup(net, name) for name in self.structure.trained]
+        self.register_buffer("key", key_of(trained, len(self.runs)))
+        self._counts("reset_units")
+        for unit in self.units:
+            matrix = unit.incoming.full_matrix(net)
+            bound = math.sqrt(3) * wide(matrix).square().mean((-2, -1)).sqrt()
+            self._remember("bound", unit.incoming.key, bound.to(self.coef.dtype))
+            for norm in unit.norms:
+                for name in norm.parameter_names:
+                    self._remember("initial", name, lookup(net, name))
+
+    def reduced(self, activations: Tensor) -> Tensor:
+        """What is kept of activations ``[*runs, units, examples and positions]``: ``[*runs, units]``."""
+        raise NotImplementedError
+
+    def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
+        with torch.no_grad():
+            for unit, *given in self.read_activations(net, inputs):
+                values: list[Any] = given
+                for kind, value in zip(self.seen, values, strict=False):
+                    self._recall(kind, unit.incoming.key)[...] = value
+        return self._zeros()
+
+    def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenLayer, Tensor, int]]:
+        """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.
+
+        Raises:
+            ValueError: the inputs are not a batch; or, where no example was given, the first batch shows that the
+                units were misread.
+        """
+        if not (self.checked or torch.compiler.is_compiling() or isinstance(net, SomeRuns)):
+            self._check_units(net, inputs)
+        kept = inputs.kept.get(self, {}) if isinstance(inputs, Call) else {}
+        of_calls = {name: dict(enumerate(kept.get(name, []))) for name in self.reads}
+        if all(of_calls[unit.activation].get(unit.call) is not None for unit in self.units):
+            for unit in self.units:
+                yield unit, *of_calls[unit.activation][unit.call]
+        else:
+            seen = self.inside(net, inputs)
+            for unit in self.units:
+                yield unit, *self._of_unit(unit, seen[unit.activation][unit.call])
+
+    def _check_units(self, net: nn.Module, inputs: Example) -> None:
+        """Where no example was given, check on the first batch that the units' columns were read correctly."""
+        kept = recyclable(net, self.units, inputs)
+        wrong = [unit.activation for unit in self.units if unit not in kept]
+        if wrong:
+            raise ValueError(
+                f"{type(self).__name__} would change the network's outputs by new units behind "
+                f"{', '.join(wrong[:3])}: pass example=(a real input, ...), so that they are left alone"
+            )
+        self.checked = True
+
+    def read(self, name: str, call: int, output: Tensor) -> tuple[Tensor, int] | None:
+        """Reduced activations from a loop's own call; None if the inputs are not a batch."""
+        found = [unit for unit in self.units if (unit.activation, unit.call) == (name, call)]
+        try:
+            return self._of_unit(found[0], output) if found else None
+        except ValueError:
+            return None
+
+    def _of_unit(self, unit: HiddenLayer, activation: Tensor) -> tuple[Tensor, int]:
+        return self.reduced(unit.by_unit(activation)), activation.shape[len(self.runs)]
+
+    def units_now(self, net: nn.Module) -> list[HiddenLayer]:
+        """The units whose parameters are all trainable now."""
+        return [
+            unit
+            for unit in self.units
+            if all(is_trained(net, name) for layer in unit.layers for name in layer.parameter_names)
+        ]
+
+    def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenLayer, Tensor]]) -> dict[str, Tensor]:
+        """Reinitialize at most one unit per layer (mask ``[*runs, units]``); returns masks of the new entries."""
+        number = {unit: i for i, (unit, _) in enumerate(chosen)}
+        # Nothing is written where no unit is chosen. On a GPU and in a trace it is, as finding out would mean waiting,
+        # and the first time, so that an optimizer without moments of single entries is refused at once.
+        if not torch.compiler.is_compiling() and self.coef.device.type == "cpu" and self.renewed:
+            chosen = [(unit, mask) for unit, mask in chosen if mask.any()]
+        self.renewed = True
+
+        def fresh(unit: HiddenLayer, name: str) -> Tensor:
+            layer = unit.incoming
+            if name == layer.bias_name:
+                return torch.zeros_like(lookup(net, name))
+            if name != layer.weight_name:
+                return self._recall("initial", name)
+            matrix = layer.full_matrix(net)
+            drawn = uniform_at(self.get_buffer("key"), matrix.shape[-1], number[unit], self.updates - 1)
+            row = (2 * drawn - 1) * self._recall("bound", layer.key).unsqueeze(-1)
+            return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), lookup(net, name).shape)
+
+        new = recycled(net, chosen, fresh)
+        for name, (_, value) in new.items():
+            lookup(net, name).copy_(value)
+        for _, mask in chosen:
+            self._add_to_count_("reset_units", mask.sum(-1))
+        return {name: where for name, (where, _) in new.items()}
+
+
+class ContinualBackprop(Recycling):
     """Continual backpropagation: steadily reinitializes a small share of the mature hidden units, least useful first.
 
     For each layer of hidden units, at each update, with h the activations on the loss's batch before the step and w_out
@@ -58,8 +195,7 @@ class ContinualBackprop(Regularizer):
         RuntimeError: from `project_`, if `penalty` was not called since the last `project_`.
     """
 
-    looks_at_data = True
-    missing_call = NO_BATCH
+    seen = ("size",)
 
     @checked
     def __init__(
@@ -69,29 +205,23 @@ class ContinualBackprop(Regularizer):
         maturity: Annotated[int, Setting("updates before a new unit may be replaced", least=0)] = 100,
         decay: Annotated[float, Setting("decay of the running mean of a unit's utility", least=0, most=0.9999)] = 0.99,
     ) -> None:
-        super().__init__(net, coef)
+        super().__init__(net, coef, every_updates=1)
         self.maturity, self.decay = maturity, decay
-        self._acts_every(1)
-        self.recycled = _Recycled(self, net, _mean_size)
-        self.readers = [self.recycled]
-        for unit in self.recycled.units:
-            zero = self.recycled.zeros(unit, net)
+        for unit in self.units:
+            zero = self.coef.new_zeros(*self.runs, unit.width)
             for kind in ("size", "use", "age"):
                 self._remember(kind, unit.incoming.key, zero)
             self._remember("due", unit.incoming.key, zero[..., 0])
 
-    def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
-        with torch.no_grad():
-            for unit, size, _examples in self.recycled.read_activations(net, inputs):
-                self._recall("size", unit.incoming.key).copy_(size)
-        return self._zeros()
+    def reduced(self, activations: Tensor) -> Tensor:
+        return activations.abs().mean(-1)
 
     def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
         chosen = []
-        for unit in self.recycled.units_now(net):
+        for unit in self.units_now(net):
             size, use, age, pending = (self._recall(kind, unit.incoming.key) for kind in ("size", "use", "age", "due"))
             age += size.isfinite()  # not finite for an expert that received no example of the batch
-            now = use.lerp(size * _reach(unit, net, size.shape[-1]), 1 - self.decay)
+            now = use.lerp(size * _reach(unit, net), 1 - self.decay)
             use.copy_(torch.where(now.isfinite(), now, use))
             mature = age > self.maturity
             pending += self.coef * mature.sum(-1)
@@ -101,10 +231,10 @@ class ContinualBackprop(Regularizer):
             use.masked_fill_(worst, 0)
             age.masked_fill_(worst, 0)
             chosen.append((unit, worst))
-        return self.recycled.renew_(net, chosen)
+        return self.renew_(net, chosen)
 
 
-class SelfNormalizedResets(Regularizer):
+class SelfNormalizedResets(Recycling):
     """Self-normalized resets: reinitializes a hidden unit that is silent for longer than almost ever before.
 
     A unit fires on a batch if it is above 0 for at least one example. Its age is the number of examples since it last
@@ -135,8 +265,7 @@ class SelfNormalizedResets(Regularizer):
         RuntimeError: as for `ContinualBackprop`.
     """
 
-    looks_at_data = True
-    missing_call = NO_BATCH
+    seen = ("fires", "batch")
     BINS, AN_OCTAVE = 48, 2  # up to 2^24 examples
 
     @checked
@@ -150,31 +279,24 @@ class SelfNormalizedResets(Regularizer):
         least: Annotated[int, Setting("smallest threshold, in examples", least=1)] = 100,
         most: Annotated[int, Setting("largest threshold, in examples; also the first one", least=1)] = 100_000,
     ) -> None:
-        super().__init__(net)
+        super().__init__(net, 0.0, every_updates)
         if least > most:
             raise SettingsError(f"least must be at most most={most}, got {least}")
         self.quantile, self.least, self.most = quantile, least, most
-        self._acts_every(every_updates)
-        self.recycled = _Recycled(self, net, _fires)
-        self.readers = [self.recycled]
-        for unit in self.recycled.units:
-            key, zero = unit.incoming.key, self.recycled.zeros(unit, net)
+        for unit in self.units:
+            key, zero = unit.incoming.key, self.coef.new_zeros(*self.runs, unit.width)
             self._remember("fires", key, zero.bool())
             self._remember("batch", key, zero[..., :1])  # number of examples
             self._remember("age", key, zero)
             self._remember("threshold", key, zero + most)
             self._remember("silences", key, zero.unsqueeze(-1).expand(*zero.shape, self.BINS))
 
-    def terms(self, _: Sequence[object], net: nn.Module, inputs: Example) -> Tensor:
-        with torch.no_grad():
-            for unit, fires, examples in self.recycled.read_activations(net, inputs):
-                self._recall("fires", unit.incoming.key).copy_(fires)
-                self._recall("batch", unit.incoming.key).fill_(examples)
-        return self._zeros()
+    def reduced(self, activations: Tensor) -> Tensor:
+        return (activations > 0).any(-1)
 
     def project_all(self, _: Sequence[object], net: nn.Module, due: Tensor) -> Mapping[str, Tensor]:
         chosen = []
-        for unit in self.recycled.units_now(net):
+        for unit in self.units_now(net):
             kinds = ("fires", "batch", "age", "threshold", "silences")
             fires, batch, age, threshold, silences = (self._recall(kind, unit.incoming.key) for kind in kinds)
             silent = age + batch
@@ -190,7 +312,7 @@ class SelfNormalizedResets(Regularizer):
             age.copy_(torch.where(ends, 0, silent))
             self._set_(threshold, silences, due)
             chosen.append((unit, worst))
-        return self.recycled.renew_(net, chosen)
+        return self.renew_(net, chosen)
 
     def _set_(self, threshold: Tensor, silences: Tensor, due: Tensor) -> None:
         """In the runs that are `due`, set thresholds ``[*runs, units]`` from the silences, and clear the silences."""
@@ -204,150 +326,16 @@ class SelfNormalizedResets(Regularizer):
         silences.masked_fill_(due.unsqueeze(-1), 0)
 
 
-class _Recycled:
-    """The hidden units of a regularizer's network: reads their activations and reinitializes some of them.
-
-    Args:
-        owner: the regularizer, made for `net`, that the buffers are registered in.
-        of: a function that reduces activations ``[*runs, units, examples and positions]`` to ``[*runs, units]``.
-    """
-
-    def __init__(self, owner: Regularizer, net: nn.Module, of: Callable[[Tensor], Tensor]) -> None:
-        method = type(owner).__name__
-        owner.structure.require_order(method)
-        self.owner, self.of = owner, of
-        self.units = owner.structure.hidden_units(net)
-        owner._require(self.units, "hidden activation between two linear or convolution layers that are all it joins")
-        modules = dict(innermost(net).named_modules())
-        for unit in self.units:
-            if unit.activation not in modules:
-                raise ValueError(
-                    f"{method} looks at activations that are modules, and {unit.activation!r} is a function: use a "
-                    "module such as nn.ReLU() in the network; torch's own layers take activation=nn.ReLU()"
-                )
-            owner._require_plain([unit.incoming, *unit.outgoing])
-        if left := owner.structure.not_among(self.units):
-            warn(
-                f"{method} leaves alone what is behind {in_short(left)}: its units are joined, shared, frozen, moved "
-                "or read by something that is not a layer"
-            )
-        self.names = [*dict.fromkeys(unit.activation for unit in self.units)]
-        self.inside = Inside(net, returning=self.names)
-        self.widths = {unit.incoming.key: unit.incoming.units(net) for unit in self.units}
-        self.checked = owner.structure.example is not None
-        self.renewed = False  # whether `renew_` has run once
-        # Draws depend on run, layer and update; the key of a run comes from its initial weights.
-        trained = [lookup(net, name) for name in owner.structure.trained]
-        owner.register_buffer("key", key_of(trained, len(owner.runs)))
-        owner._counts("reset_units")
-        for unit in self.units:
-            matrix = unit.incoming.full_matrix(net)
-            bound = math.sqrt(3) * wide(matrix).square().mean((-2, -1)).sqrt()
-            owner._remember("bound", unit.incoming.key, bound.to(owner.coef.dtype))
-            for norm in unit.norms:
-                for name in norm.parameter_names:
-                    owner._remember("initial", name, lookup(net, name))
-
-    def zeros(self, unit: HiddenLayer, net: nn.Module) -> Tensor:
-        """Zeros of shape ``[*runs, units]``."""
-        return self.owner.coef.new_zeros(*self.owner.runs, unit.incoming.units(net))
-
-    def read_activations(self, net: nn.Module, inputs: Example) -> Iterator[tuple[HiddenLayer, Tensor, int]]:
-        """Yield each group of units, their reduced activations ``[*runs, units]``, and the number of examples.
-
-        Raises:
-            ValueError: the inputs are not a batch; or, where no example was given, the first batch shows that the
-                units were misread.
-        """
-        if not (self.checked or torch.compiler.is_compiling() or isinstance(net, SomeRuns)):
-            self._check(net, inputs)
-        kept = inputs.kept.get(self, {}) if isinstance(inputs, Call) else {}
-        of_calls = {name: dict(enumerate(kept.get(name, []))) for name in self.names}
-        if all(of_calls[unit.activation].get(unit.call) is not None for unit in self.units):
-            for unit in self.units:
-                yield unit, *of_calls[unit.activation][unit.call]
-        else:
-            seen = self.inside(net, inputs)
-            for unit in self.units:
-                yield unit, *self._of_unit(unit, seen[unit.activation][unit.call])
-
-    def _check(self, net: nn.Module, inputs: Example) -> None:
-        """Where no example was given, check on the first batch that the units' columns were read correctly."""
-        kept = recyclable(net, self.units, inputs)
-        wrong = [unit.activation for unit in self.units if unit not in kept]
-        if wrong:
-            raise ValueError(
-                f"{type(self.owner).__name__} would change the network's outputs by new units behind "
-                f"{', '.join(wrong[:3])}: pass example=(a real input, ...), so that they are left alone"
-            )
-        self.checked = True
-
-    def read(self, name: str, call: int, output: Tensor) -> tuple[Tensor, int] | None:
-        """Reduced activations from a loop's own call; None if the inputs are not a batch."""
-        found = [unit for unit in self.units if (unit.activation, unit.call) == (name, call)]
-        try:
-            return self._of_unit(found[0], output) if found else None
-        except ValueError:
-            return None
-
-    def _of_unit(self, unit: HiddenLayer, activation: Tensor) -> tuple[Tensor, int]:
-        of_units = unit.by_unit(activation, self.widths[unit.incoming.key])
-        return self.of(of_units), activation.shape[len(self.owner.runs)]
-
-    def units_now(self, net: nn.Module) -> list[HiddenLayer]:
-        """The units whose parameters are all trainable now."""
-        return [
-            unit
-            for unit in self.units
-            if all(is_trained(net, name) for layer in unit.layers for name in layer.parameter_names)
-        ]
-
-    def renew_(self, net: nn.Module, chosen: Sequence[tuple[HiddenLayer, Tensor]]) -> dict[str, Tensor]:
-        """Reinitialize at most one unit per layer (mask ``[*runs, units]``); returns masks of the new entries."""
-        number = {unit: i for i, (unit, _) in enumerate(chosen)}
-        # Nothing is written where no unit is chosen. On a GPU and in a trace it is, as finding out would mean waiting,
-        # and the first time, so that an optimizer without moments of single entries is refused at once.
-        if not torch.compiler.is_compiling() and self.owner.coef.device.type == "cpu" and self.renewed:
-            chosen = [(unit, mask) for unit, mask in chosen if mask.any()]
-        self.renewed = True
-
-        def fresh(unit: HiddenLayer, name: str) -> Tensor:
-            layer = unit.incoming
-            if name == layer.bias_name:
-                return torch.zeros_like(lookup(net, name))
-            if name != layer.weight_name:
-                return self.owner._recall("initial", name)
-            matrix = layer.full_matrix(net)
-            drawn = uniform_at(self.owner.get_buffer("key"), matrix.shape[-1], number[unit], self.owner.updates - 1)
-            row = (2 * drawn - 1) * self.owner._recall("bound", layer.key).unsqueeze(-1)
-            return layer.of_matrix(row.unsqueeze(-2).expand_as(matrix), lookup(net, name).shape)
-
-        new = recycled(net, chosen, fresh)
-        for name, (_, value) in new.items():
-            lookup(net, name).copy_(value)
-        for _, mask in chosen:
-            self.owner._add_to_count_("reset_units", mask.sum(-1))
-        return {name: where for name, (where, _) in new.items()}
-
-
-def _mean_size(activations: Tensor) -> Tensor:
-    return activations.abs().mean(-1)
-
-
-def _fires(activations: Tensor) -> Tensor:
-    return (activations > 0).any(-1)
-
-
 def first_of(score: Tensor) -> Tensor:
     """A mask of the lowest score ``[*runs, units]``; of equal scores, the first."""
     return torch.arange(score.shape[-1], device=score.device) == score.argmin(-1, keepdim=True)
 
 
-def _reach(unit: HiddenLayer, net: nn.Module, units: int) -> Tensor:
+def _reach(unit: HiddenLayer, net: nn.Module) -> Tensor:
     """The mean absolute weight with which the next layers read each unit, ``[*runs, units]``."""
     each = []
     for layer in unit.outgoing:
         # A unit may be read from several columns: behind a flattened feature map, or by a kernel, one per position.
         means = wide(layer.full_matrix(net)).abs().mean(-2)  # [*runs, columns]
-        each.append(means.reshape(*means.shape[:-1], units, -1).mean(-1))
+        each.append(means.reshape(*means.shape[:-1], unit.width, -1).mean(-1))
     return reduce(torch.add, each)

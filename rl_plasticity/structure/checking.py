@@ -64,8 +64,7 @@ def _moves(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> bo
     other = {name: tensor.clone() for name, tensor in silent.items()}
     masks = []
     for unit in units:
-        n = unit.incoming.units(net)
-        masks.append(torch.randperm(n, generator=generator) < max(1, n // 2))
+        masks.append(torch.randperm(unit.width, generator=generator) < max(1, unit.width // 2))
         # Behind a norm layer all units move with one: there the gains and shifts alone change.
         for name, where in (unit.norms[:1] or (unit.incoming,))[0].rows_of(net, masks[-1]):
             tensor = other[name]

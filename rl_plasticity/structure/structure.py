@@ -238,13 +238,14 @@ class Structure:
         axes = lookup(net, before.key).ndim - len(before.runs) - 2 if before.role == "conv" else 0
         if not through <= ops.POOLS_OF.get(axes, set()) | ops.DROPOUTS:
             return None
-        shape = (*before.runs, before.units(net))
+        width = before.full_matrix(net).shape[-2]
+        shape = (*before.runs, width)
         if any(tensor.shape != shape for norm in norms for tensor in norm.tensors(net)):
             return None  # each position has its own gain
-        chain = HiddenLayer(before, tuple(norms), activation.name, activation.call, outgoing)
+        chain = HiddenLayer(before, tuple(norms), activation.name, activation.call, outgoing, width)
         if self.shared & {name for layer in chain.layers for name in layer.parameter_names}:
             return None  # recycled for one use it would change the other
-        return chain if all(_reads_only(i, node, before, net) for node in outgoing) else None
+        return chain if all(_reads_only(i, node, chain, net) for node in outgoing) else None
 
     def _behind(self, node: Layer, readers: Counter[int]) -> Layer | None:
         """The only input of `node`, if it feeds nothing else."""
@@ -274,8 +275,8 @@ class Structure:
         return found
 
 
-def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
-    """Whether the columns of `layer` belong to the units of `incoming`, in order, through node `i`."""
+def _reads_only(i: int, layer: Layer, units: HiddenLayer, net: nn.Module) -> bool:
+    """Whether the columns of `layer` belong to the `units`, in order, through node `i`."""
     if not layer.is_linear_map or layer.inputs != (i,) or layer.groups > 1 or not set(layer.through) <= ops.KEEP_UNITS:
         return False
     weight = layer.weight(net)
@@ -283,10 +284,10 @@ def _reads_only(i: int, layer: Layer, incoming: Layer, net: nn.Module) -> bool:
     if layer.key.rpartition(".")[2].startswith("weight_hh"):  # reads the recurrent layer's own state
         return False
     k = len(layer.runs)
-    units, columns = incoming.units(net), weight.shape[k if layer.transposed else k + 1]
-    if incoming.role == "conv" and layer.role == "linear":
-        return columns % units == 0 and bool(set(layer.through) & ops.FLATTENS)
-    return columns == units
+    columns = weight.shape[k if layer.transposed else k + 1]
+    if units.incoming.role == "conv" and layer.role == "linear":
+        return columns % units.width == 0 and bool(set(layer.through) & ops.FLATTENS)
+    return columns == units.width
 
 
 def not_homogeneous(operations: Iterable[str]) -> list[str]:

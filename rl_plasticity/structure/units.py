@@ -22,6 +22,7 @@ class HiddenLayer:
         norms: the norm layers between that layer and the non-linearity, the last one first.
         activation: the activation module's name, or ``relu()`` for a function.
         call: which call of that module or function it is.
+        width: the number of units, where they can be recycled.
     """
 
     incoming: Layer
@@ -29,6 +30,7 @@ class HiddenLayer:
     activation: str
     call: int
     outgoing: tuple[Layer, ...]
+    width: int = 0
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -40,17 +42,17 @@ class HiddenLayer:
         """In the log: the activation's, with the number of the call where it is not the first."""
         return self.activation + (f".{self.call}" if self.call else "")
 
-    def by_unit(self, activation: Tensor, units: int) -> Tensor:
-        """An activation as ``[*runs, units, examples and positions]``, of so many units.
+    def by_unit(self, activation: Tensor) -> Tensor:
+        """An activation as ``[*runs, units, examples and positions]``.
 
         Raises:
             ValueError: it is of another shape than a batch gives.
         """
         k, conv = len(self.incoming.runs), self.incoming.role == "conv"
         axis = k + 1 if conv else activation.ndim - 1  # channels behind the examples, else last
-        if activation.ndim < k + 2 + conv or activation.shape[axis] != units:
+        if activation.ndim < k + 2 + conv or activation.shape[axis] != self.width:
             raise ValueError(
-                f"{self.activation!r} gives {[*activation.shape]} for the {counted(units, 'unit')} of "
+                f"{self.activation!r} gives {[*activation.shape]} for the {counted(self.width, 'unit')} of "
                 f"{self.incoming.name!r}: inputs must be a batch, with the examples in their first axis"
             )
         return activation.movedim(axis, k).flatten(k + 1)

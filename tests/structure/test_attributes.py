@@ -61,7 +61,7 @@ X = torch.randn(6, 5)
 
 
 def units_of(net):
-    return [HiddenLayer(*(layer for layer in read(net).layers if layer.name == "one"), (), "relu", 0, ())]
+    return [HiddenLayer(*(layer for layer in read(net).layers if layer.name == "one"), (), "relu", 0, (), 8)]
 
 
 NEW = Stateful()

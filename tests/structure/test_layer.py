@@ -130,5 +130,5 @@ def test_a_channel_is_read_through_a_flattened_map_by_one_column_for_each_positi
 @pytest.mark.parametrize("shape", [(3,), (4, 2)], ids=["no batch", "other units"])
 def test_activations_that_no_batch_gives_are_refused_by_name(shape):
     (unit,) = hidden_units(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
-    refused(lambda: unit.by_unit(torch.zeros(shape), 3), "'1'", "3 units", "'0'", error=ValueError)
-    assert unit.by_unit(torch.arange(6).view(2, 3), 3).tolist() == [[0, 3], [1, 4], [2, 5]]
+    refused(lambda: unit.by_unit(torch.zeros(shape)), "'1'", "3 units", "'0'", error=ValueError)
+    assert unit.by_unit(torch.arange(6).view(2, 3)).tolist() == [[0, 3], [1, 4], [2, 5]]
