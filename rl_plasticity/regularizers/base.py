@@ -454,7 +454,7 @@ class Regularizer(nn.Module):
             self.structure.require_heads(type(self).__name__)
         of_heads = self.structure.of_heads
         found = [y for y in self.layers if y.is_linear_map and (heads or not (y.head or y.weight_name in of_heads))]
-        return found if biases else [y.without_bias() for y in found]
+        return found if biases else [replace(y, bias_name=None) for y in found]
 
     def _trainable(self) -> list[str]:
         """The names of the parameters that require gradients; raises ValueError if there is none."""

@@ -87,10 +87,6 @@ class Layer:
             return self
         return replace(self, weight_name=weight, bias_name=bias)
 
-    def without_bias(self) -> "Layer":
-        """This layer with its weight alone."""
-        return self if self.bias_name is None else replace(self, bias_name=None)
-
     @property
     def parameter_names(self) -> list[str]:
         """Of its weight and bias, where it has them."""
@@ -135,10 +131,6 @@ class Layer:
         matrix = self.matrix(net)
         assert matrix is not None
         return matrix
-
-    def units(self, net: nn.Module) -> int:
-        """The number of units of a linear or convolution layer."""
-        return self.full_matrix(net).shape[-2]
 
     def matrix_of(self, weight: Tensor) -> Tensor:
         """A tensor like the `weight` of a linear or convolution layer as its `matrix`."""
@@ -215,28 +207,29 @@ class SomeRuns(nn.Module):
         start, stop: the runs.
     """
 
+    net: nn.Module
+
     def __init__(self, net: nn.Module, start: int, stop: int) -> None:
         super().__init__()
-        self._net, self.start, self.stop = (net,), start, stop  # in a tuple: its parameters are not this module's
+        self.start, self.stop = start, stop
+        vars(self)["net"] = net  # its parameters are not this module's
 
 
 class Widened(nn.Module):
     """A network with some tensors replaced by others of the same shape, which `lookup` finds in it."""
 
+    net: nn.Module
+
     def __init__(self, net: nn.Module, tensors: dict[str, Tensor]) -> None:
         super().__init__()
-        self._net, self.tensors = (net,), tensors  # in a tuple: its parameters are not this module's
-
-    @property
-    def net(self) -> nn.Module:
-        """The network itself."""
-        return self._net[0]
+        self.tensors = tensors
+        vars(self)["net"] = net  # its parameters are not this module's
 
 
 def lookup(net: nn.Module, name: str) -> Tensor:
     """The tensor called `name` in `net`; unlike ``get_parameter`` it accepts substituted tensors."""
     if isinstance(net, SomeRuns):
-        return lookup(net._net[0], name)[net.start : net.stop]
+        return lookup(net.net, name)[net.start : net.stop]
     if isinstance(net, Widened):
         return net.tensors[name] if name in net.tensors else lookup(net.net, name)
     *path, last = name.split(".")
@@ -294,7 +287,7 @@ def without_forward(net: nn.Module) -> str:
 def innermost(net: nn.Module) -> nn.Module:
     """The network's own module, without views of it and without wrappers of torch."""
     while isinstance(net, (SomeRuns, Widened)):  # a union would be made at each of many calls
-        net = net._net[0]
+        net = net.net
     return unwrapped(net)
 
 
