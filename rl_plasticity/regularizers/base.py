@@ -85,7 +85,6 @@ class Regularizer(nn.Module):
         keeps_rounding: whether projections keep track of what half precision rounds away.
         reads: names of the modules whose outputs `read` reads in the loop's own forward call, so that `penalty` needs
             no second one.
-        self_updating: kinds of buffers that follow the weights by themselves, whatever happened to these.
         captures: the kind by which `capture` remembers the values of each parameter that it acts on; empty for none.
         acts_on: the layers or the parameter names that the method acts on.
         names: the names of the parameters that the method acts on; by default those of all layers.
@@ -102,7 +101,6 @@ class Regularizer(nn.Module):
     missing_call: str = ""
     keeps_rounding: bool = True
     reads: Sequence[str] = ()
-    self_updating: tuple[str, ...] = ()
     captures: str = ""
     every_updates: int = 1
     made_with: tuple[tuple[Any, ...], dict[str, Any]]  # what the constructor was given
@@ -297,10 +295,9 @@ class Regularizer(nn.Module):
 
     @property
     def keeps_reference(self) -> bool:
-        """Whether it keeps values derived from earlier weights, which `restart_from_` can replace."""
-        kinds = {name.partition("/")[0] for name in _own_state(self) if "/" in name}
-        kinds -= {COUNTED.rstrip("/"), "rounding", *self.self_updating}
-        return bool(kinds) or any(part.keeps_reference for part, _ in self.made_of())
+        """Whether it captures values of earlier weights, which `restart_from_` can replace."""
+        captures = bool(self.captures) or self._has("capture")
+        return captures or any(part.keeps_reference for part, _ in self.made_of())
 
     # --- what a method overrides ----------------------------------------------------------------------------------
 

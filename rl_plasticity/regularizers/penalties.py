@@ -195,8 +195,6 @@ class Spectral(Regularizer):
         warmup: the least number of power-iteration steps when the regularizer is made.
     """
 
-    self_updating = ("u", "v")
-
     @checked
     def __init__(
         self,
