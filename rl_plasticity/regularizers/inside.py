@@ -1,12 +1,12 @@
 """Reading the inputs or outputs of modules deep inside a network, in a call that a compiled update can trace."""
 
 import copy
-import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import FrameType
+from inspect import currentframe
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -137,10 +137,8 @@ class Inside:
 
 def _in_checkpoint() -> bool:
     """Whether torch's checkpointing is the caller; its reentrant kind calls modules without gradients."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_globals.get("__name__") != "torch.utils.checkpoint":
-        frame = frame.f_back
-    return frame is not None
+    frames = walk_stack(currentframe())
+    return any(frame.f_globals.get("__name__") == "torch.utils.checkpoint" for frame, _ in frames)
 
 
 def call(module: nn.Module, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None) -> Any:

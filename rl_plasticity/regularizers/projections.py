@@ -38,7 +38,8 @@ class WeightClipping(Regularizer):
         self.fan_in = {name: y.matrix(net).shape[-1] for y in self.acts_on for name in y.parameter_names}
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
-        for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
+        for name in layer.parameter_names:
+            tensor = lookup(net, name)
             limit = per_run(self.coef / math.sqrt(self.fan_in[name]), tensor).to(tensor.dtype)
             tensor.clamp_(-limit, limit)
 

@@ -261,7 +261,8 @@ class WeightRescaling(Regularizer):
     def project_at_rate(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for layer in layers:
             if layer.role == "norm":
-                for name, tensor in zip(layer.parameter_names, layer.tensors(net), strict=True):
+                for name in layer.parameter_names:
+                    tensor = lookup(net, name)
                     tensor.mul_(per_run(1 - self.norm_decay * rate_of(lr, name), tensor))
             else:
                 self.project(layer, net, due)
