@@ -112,9 +112,9 @@ def test_bfloat16_pays_from_the_narrowest_width_from_which_it_always_does(monkey
     seconds = {(w, torch.float32): w**2 for w in precision.WIDTHS}
     seconds |= {(w, torch.bfloat16): w**1.5 + 1000 for w in precision.WIDTHS}  # 64^2 = 4096 > 1512, 32^2 = 1024 < 1181
     monkeypatch.setattr(precision, "_seconds", lambda width, operands, device, runs: seconds[width, operands])
-    assert pays_from.__wrapped__("cpu") == 64
+    assert pays_from.__wrapped__("cpu", 1) == 64
     seconds |= {(512, torch.bfloat16): 512**2 + 1}
-    assert pays_from.__wrapped__("cpu") > 10**6
+    assert pays_from.__wrapped__("cpu", 1) > 10**6
 
 
 def test_a_run_writes_down_what_was_decided_and_goes_on_with_it_bit_for_bit(units, tmp_path, monkeypatch):
