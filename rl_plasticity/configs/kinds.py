@@ -60,7 +60,7 @@ class Kind(NamedTuple):
 
 
 KINDS: dict[str, Kind] = {
-    "env": Kind("", "cheetah-run", ("envs:Envs",), ("render", "change_seeds")),
+    "env": Kind("", "cheetah-run", ("envs:make_env", "envs:Envs"), ("change_seed", "change_seeds")),
     "reg": Kind("regularizers:REGULARIZERS", "none"),
     "reset": Kind("interventions:INTERVENTIONS", "none"),
     "agent": Kind("agents:AGENTS", "sac", (), ("make_regularizer", "device"), ("network", "agents:AGENT_NETWORKS")),

@@ -5,7 +5,7 @@ evaluation. Change number 0 leaves the task as it is.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -15,7 +15,7 @@ from rl_plasticity.envs.spaces import action_at, actions_of, is_real, name_of, n
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.seeds import derive
 
-Kind = Literal[
+KINDS = (
     "observation_permutation",
     "observation_shift",
     "action_permutation",
@@ -23,8 +23,7 @@ Kind = Literal[
     "reward_flip",
     "dynamics",
     "channel_permutation",
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+)
 Array = NDArray[Any]
 # The attributes that a step of classic control reads, by class; times and limits stay.
 CONSTANTS: Mapping[str, Sequence[str]] = {
@@ -78,7 +77,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(
         self,
         env: gym.Env[Any, Any] | Sequence[gym.Env[Any, Any]],
-        changes: Sequence[Kind] = (),
+        changes: Sequence[str] = (),
         seed: int = 0,
         *,
         switch_every_env_steps: int | None = None,
@@ -193,7 +192,7 @@ def levels_of(space: gym.Space[Any]) -> int | None:
     return {"uint8": 255, "bool": 1}.get(str(space.dtype)) if isinstance(space, gym.spaces.Box) else None
 
 
-def _seen_space(space: gym.Space[Any], changes: Sequence[Kind]) -> gym.spaces.Box:
+def _seen_space(space: gym.Space[Any], changes: Sequence[str]) -> gym.spaces.Box:
     """The space of the observations that a changing task returns, with one lower and one upper bound for all."""
     box: Any = gym.spaces.flatten_space(space) if not isinstance(space, gym.spaces.Box) else space
     if "observation_shift" in changes:

@@ -15,18 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
-from rl_plasticity.envs.continual import Changing, Kind, image_of, levels_of
+from rl_plasticity.envs.continual import KINDS, Changing, image_of, levels_of
 from rl_plasticity.envs.minatar import GAMES, TIME_LIMIT, MinAtar
 from rl_plasticity.envs.spaces import UNUSUAL, action_at, actions_of, is_real, name_of, number_of, size_of
 from rl_plasticity.errors import SettingsError, first_line, nearest, warn
 from rl_plasticity.seeds import derive
+from rl_plasticity.settings import Setting
 from rl_plasticity.step import Spaces
 
 Floats = NDArray[np.float32]
@@ -248,18 +249,33 @@ def check_name(name: str) -> None:
 def make_env(
     name: str,
     seed: int,
-    action_repeat: int = 1,
+    action_repeat: Annotated[int, Setting("simulator steps per action", least=1)] = 1,
     render: Mapping[str, Any] = NOTHING,
     *,
+    sequence: Annotated[
+        Sequence[str], Setting("tasks that follow each other, env first; after the last the first comes again")
+    ] = (),
+    switch_every_env_steps: Annotated[
+        int | None, Setting("env steps of a task; then comes the next task, or the next change", least=1)
+    ] = None,
+    changes: Annotated[Sequence[str], Setting(f"changes drawn for each new task: {', '.join(KINDS)}")] = (),
+    shift_std: Annotated[float, Setting("standard deviation of observation_shift", least=0)] = 1.0,
+    dynamics_factor: Annotated[
+        float, Setting("largest factor by which gravity, friction, masses and strengths change", least=1)
+    ] = 2.0,
+    max_episode_steps: Annotated[
+        int | None,
+        Setting("simulator steps of an episode; null: the task's own limit, or 1000 if it has none", least=1),
+    ] = None,
+    wrappers: Annotated[
+        Sequence[str],
+        Setting(
+            "classes around it, innermost first: MODULE:CLASS, or one of gymnasium.wrappers; env.kwargs.NAME=VALUE "
+            "and env.kwargs.CLASS.NAME=VALUE are arguments of the environment and of a wrapper"
+        ),
+    ] = (),
     kwargs: Mapping[str, Any] = NOTHING,
-    wrappers: Sequence[str] = (),
-    max_episode_steps: int | None = None,
-    sequence: Sequence[str] = (),
-    changes: Sequence[Kind] = (),
-    switch_every_env_steps: int | None = None,
     change_seed: int = 0,
-    shift_std: float = 1.0,
-    dynamics_factor: float = 2.0,
 ) -> Control:
     """One environment: a DeepMind Control task's short name, ``minatar:`` and a game, or ``gym:`` and a Gymnasium id.
 

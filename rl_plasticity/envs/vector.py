@@ -19,8 +19,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
-from rl_plasticity.envs.continual import KINDS
-from rl_plasticity.envs.control import NOTHING, Floats, check_name, make_env
+from rl_plasticity.envs.control import Floats, check_name, make_env
 from rl_plasticity.errors import FaultyRun, SettingsError, one_line, reason
 from rl_plasticity.settings import Setting
 from rl_plasticity.step import Spaces, Step
@@ -43,10 +42,8 @@ class Envs:
         workers: number of processes that step the environments, at most one for each run. They import the plugs of this
             process too. False and ``auto``: none, the environments are stepped here.
         timeout_seconds: does not apply to `load_state_dict`, which plays a whole episode.
-        sequence, switch_every_env_steps, changes, shift_std, dynamics_factor: see `Changing`. Without
-            ``switch_every_env_steps`` nothing changes by itself.
         change_seeds: seeds of the changes, one for each run; `seeds` by default.
-        max_episode_steps, wrappers, kwargs, render: see `make_env`.
+        settings: see `make_env`. Without ``switch_every_env_steps`` nothing changes by itself.
 
     Attributes:
         change: number of the change that `seek` goes to.
@@ -60,7 +57,6 @@ class Envs:
         self,
         name: str,
         seeds: Sequence[int],
-        action_repeat: Annotated[int, Setting("simulator steps per action", least=1)] = 1,
         workers: Annotated[
             bool | int | Literal["auto"],
             Setting(
@@ -77,52 +73,17 @@ class Envs:
                 belongs_to="machine",
             ),
         ] = 600,
-        sequence: Annotated[
-            Sequence[str], Setting("tasks that follow each other, env first; after the last the first comes again")
-        ] = (),
-        switch_every_env_steps: Annotated[
-            int | None, Setting("env steps of a task; then comes the next task, or the next change", least=1)
-        ] = None,
-        changes: Annotated[Sequence[str], Setting(f"changes drawn for each new task: {', '.join(KINDS)}")] = (),
-        shift_std: Annotated[float, Setting("standard deviation of observation_shift", least=0)] = 1.0,
-        dynamics_factor: Annotated[
-            float, Setting("largest factor by which gravity, friction, masses and strengths change", least=1)
-        ] = 2.0,
-        max_episode_steps: Annotated[
-            int | None,
-            Setting("simulator steps of an episode; null: the task's own limit, or 1000 if it has none", least=1),
-        ] = None,
-        wrappers: Annotated[
-            Sequence[str],
-            Setting(
-                "classes around it, innermost first: MODULE:CLASS, or one of gymnasium.wrappers; env.kwargs.NAME=VALUE "
-                "and env.kwargs.CLASS.NAME=VALUE are arguments of the environment and of a wrapper"
-            ),
-        ] = (),
-        kwargs: Mapping[str, Any] = NOTHING,
-        render: Mapping[str, Any] = NOTHING,
         change_seeds: Sequence[int] | None = None,
+        **settings: Any,
     ) -> None:
+        sequence = settings.get("sequence", ())
         for one in (name, *sequence):
             check_name(one)
         if sequence and sequence[0] != name:
             raise SettingsError(f"env={name} is not the first task of env.sequence=[{','.join(sequence)}]")
         self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
         every = [*zip(seeds, change_seeds or seeds, strict=True)]
-        make = partial(
-            EnvGroup,
-            name,
-            action_repeat=action_repeat,
-            render=dict(render),
-            kwargs=dict(kwargs),
-            wrappers=wrappers,
-            max_episode_steps=max_episode_steps,
-            sequence=sequence,
-            changes=changes,
-            switch_every_env_steps=switch_every_env_steps,
-            shift_std=shift_std,
-            dynamics_factor=dynamics_factor,
-        )
+        make = partial(EnvGroup, name, **settings)
         self.groups: Sequence[Here | Worker]
         if workers is False or workers == "auto":
             self.runs_of = [range(self.runs)]
