@@ -4,7 +4,7 @@ A change depends only on a run's seed and the change's number. So all methods me
 evaluation. Change number 0 leaves the task as it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -123,7 +123,8 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         act = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else actions.shape[0]
         self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
         self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
-        factors = np.ones(self.physics[which].constants if self.physics else 0)
+        number_of_constants, scale = self.physics[which] if self.physics else (0, None)
+        factors = np.ones(number_of_constants)
         for i, kind in enumerate(KINDS):
             if not number or kind not in self.changes:
                 continue
@@ -144,8 +145,8 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
                     factors = self.dynamics_factor ** draw.uniform(-1, 1, len(factors))
                 case "channel_permutation" if self.image:
                     self.order = self.order.reshape(self.image)[draw.permutation(self.image[0])].ravel()
-        if self.physics:
-            self.physics[which].scale(*factors)
+        if scale:
+            scale(*factors)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         if self.switch_every_env_steps is not None and self.steps // self.switch_every_env_steps != self.change:
@@ -207,8 +208,8 @@ def _without_channels(env: gym.Env[Any, Any]) -> Any:
     return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
-def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
-    """What has an environment's physical constants.
+def _physics(env: gym.Env[Any, Any]) -> tuple[int, Callable[..., None]]:
+    """The number of an environment's physical constants, and a function that sets them to multiples of what they were.
 
     Raises:
         ValueError: the environment is neither of MuJoCo nor of classic control.
@@ -217,52 +218,35 @@ def _physics(env: gym.Env[Any, Any]) -> "_Model | _Attributes":
     physics = getattr(inner, "physics", None)
     model: Any = physics.model.ptr if physics is not None else getattr(inner, "model", None)
     if hasattr(model, "opt"):
-        return _Model(model, physics.data.ptr if physics is not None else inner.data)
+        return 4, _scale_of_model(model, physics.data.ptr if physics is not None else inner.data)
     of = next((kind.__name__ for kind in type(inner).__mro__ if kind.__name__ in CONSTANTS), None)
     if of is None:
         known = "MuJoCo physics, or one of classic control"
         raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {name_of(env)} is neither")
-    return _Attributes(inner, CONSTANTS[of])
+    first = {name: getattr(inner, name) for name in CONSTANTS[of]}
+
+    def scale(*factors: float) -> None:
+        for factor, (name, value) in zip(factors, first.items(), strict=True):
+            setattr(inner, name, float(factor * value))
+        if "masspole" in first:  # the class computes these two from others
+            inner.total_mass = inner.masspole + inner.masscart
+            inner.polemass_length = inner.masspole * inner.length
+
+    return len(first), scale
 
 
-class _Attributes:
-    """The physical constants of a classic control task, which are attributes of the environment."""
+def _scale_of_model(model: Any, data: Any) -> Callable[[float, float, float, float], None]:
+    """The function of `_physics` for a MuJoCo environment of DeepMind Control or Gymnasium."""
+    friction, gains, biases = model.geom_friction[:, 0], model.actuator_gainprm, model.actuator_biasprm
+    arrays = model.opt.gravity, friction, model.body_mass, model.body_inertia, gains, biases
+    pairs = [(array, array.copy()) for array in arrays]
 
-    def __init__(self, env: Any, names: Sequence[str]) -> None:
-        self.env, self.constants = env, len(names)
-        self.first = {name: getattr(env, name) for name in names}
-
-    def scale(self, *factors: float) -> None:
-        """Set the constants to these multiples of their first values."""
-        for factor, (name, value) in zip(factors, self.first.items(), strict=True):
-            setattr(self.env, name, float(factor * value))
-        if "masspole" in self.first:  # the class computes these two from others
-            self.env.total_mass = self.env.masspole + self.env.masscart
-            self.env.polemass_length = self.env.masspole * self.env.length
-
-
-class _Model:
-    """The physical constants of a MuJoCo environment of DeepMind Control or Gymnasium."""
-
-    constants = 4
-
-    def __init__(self, m: Any, data: Any) -> None:
-        self.model, self.data = m, data
-        arrays = (
-            m.opt.gravity,
-            m.geom_friction[:, 0],
-            m.body_mass,
-            m.body_inertia,
-            m.actuator_gainprm,
-            m.actuator_biasprm,
-        )
-        self.first = [(array, array.copy()) for array in arrays]
-
-    def scale(self, gravity: float, friction: float, mass: float, strength: float) -> None:
-        """Set the constants to these multiples of their first values."""
+    def scale(gravity: float, friction: float, mass: float, strength: float) -> None:
         import mujoco
 
         factors = gravity, friction, mass, mass, strength, strength
-        for factor, (array, first) in zip(factors, self.first, strict=True):
+        for factor, (array, first) in zip(factors, pairs, strict=True):
             array[:] = factor * first
-        mujoco.mj_setConst(self.model, self.data)  # updates the constants that depend on the masses
+        mujoco.mj_setConst(model, data)  # updates the constants that depend on the masses
+
+    return scale

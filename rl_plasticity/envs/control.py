@@ -80,7 +80,6 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         self.action_space = gym.spaces.Box(low, high, shape, np.float32)
         self.actions: list[Floats] = []
         self.obs: Floats = np.zeros(size, np.float32)
-        self.reward: Any = 0.0
         self.saved: dict[str, Any] = {}
 
     @property
@@ -90,7 +89,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
     @property
     def notes(self) -> list[str]:
-        """What is flattened, rescaled or cut off, in words; of rewards after the first step."""
+        """What is flattened, rescaled or cut off, in words."""
         notes, actions = [], self.actions_of_task
         seen = [env.observation_space for env in self.envs]
         is_other = all(space.shape != self.spaces.obs_shape for space in seen)
@@ -103,8 +102,6 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             unusual = ", an unusual range: [-1, 1] is usual" if max(-low, high) >= UNUSUAL else ""
             kind = "" if is_real(actions) else "the integers of "
             notes.append(f"actions in [-1, 1] are rescaled to {kind}[{low:g}, {high:g}]{unusual}")
-        if np.asarray(self.reward).dtype.kind in "biu":
-            notes.append("rewards, which are integers, become float32")
         if any(isinstance(env, Cap) for env in self.envs):
             notes.append(
                 f"without a limit of its own, an episode ends after {LONGEST} steps, or env.max_episode_steps=N"
@@ -129,10 +126,11 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         self.steps += 1
         is_last = self.switch_every_env_steps is not None and self.steps % self.switch_every_env_steps == 0
-        obs, reward, terminated, truncated, info = self._step(action)
-        return obs, reward, terminated, truncated or (is_last and not terminated), info
+        reward, terminated, truncated = self._repeat(action)
+        return self.obs, reward, terminated, truncated or (is_last and not terminated), {}
 
-    def _step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+    def _repeat(self, action: Floats) -> tuple[float, bool, bool]:
+        """Make the simulator steps of an env step: the reward, and whether the episode terminated or was truncated."""
         self.actions.append(np.array(action, np.float32))
         meant = self._meant(action)
         total, terminated, truncated = 0.0, False, False
@@ -143,13 +141,13 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
                 if type(error).__name__ != "PhysicsError":  # dm_control's; not imported for Gymnasium tasks
                     raise
                 return self._broken(total, f"the simulation became unstable: {error}")
-            flat, self.reward, number = self._flat(obs), reward, number_of(reward)
+            flat, number = self._flat(obs), number_of(reward)
             if not (np.isfinite(flat).all() and math.isfinite(number)):
                 return self._broken(total, "an observation or a reward is not finite")
             self.obs, total = flat, total + number
             if terminated or truncated:
                 break
-        return self.obs, total, bool(terminated), bool(truncated), {}
+        return total, bool(terminated), bool(truncated)
 
     def _meant(self, action: Floats) -> Any:
         """The action as the task takes it."""
@@ -159,9 +157,9 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         exact: Any = action if is_real(space) else action.astype(np.float64)
         return action_at(space, (np.clip(exact, -1, 1) + 1) / 2)
 
-    def _broken(self, reward: float, why: str) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+    def _broken(self, reward: float, why: str) -> tuple[float, bool, bool]:
         warn(f"episode {self.episode} (seed {self.seed}) ended early: {why}")
-        return self.obs, reward, False, True, {}
+        return reward, False, True
 
     def _flat(self, obs: Any) -> Floats:
         flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
@@ -296,10 +294,10 @@ def make_env(
             with other actions than discrete ones or bounded continuous ones, or see `Changing`.
     """
     envs = [_made(one, seed, render, dict(kwargs), wrappers, max_episode_steps) for one in sequence or (name,)]
-    if not (sequence or changes):
-        return Control(envs[0], seed, action_repeat, switch_every_env_steps)
-    changing = Changing(envs, changes, change_seed, shift_std=shift_std, dynamics_factor=dynamics_factor)
-    return Control(changing, seed, action_repeat, switch_every_env_steps)
+    env = envs[0]
+    if sequence or changes:
+        env = Changing(envs, changes, change_seed, shift_std=shift_std, dynamics_factor=dynamics_factor)
+    return Control(env, seed, action_repeat, switch_every_env_steps)
 
 
 def _made(

@@ -40,15 +40,14 @@ def size_of(env: gym.Env[Any, Any]) -> int:
     """
     space = env.observation_space
     parts = dict(_parts(space))
-    bad = {path: part for path, part in parts.items() if not isinstance(part, VECTORS)}
-    for path, part in bad.items():
-        others = {str(path[0]) for path in parts if path} - {str(path[0]) for path in bad if path}
+    if bad := [path for path, part in parts.items() if not isinstance(part, VECTORS)]:
+        others = {str(key) for key, *_ in filter(None, parts)} - {str(key) for key, *_ in filter(None, bad)}
         helps = "a wrapper must make numbers of it, env.wrappers=[MODULE:CLASS]"
         if others and isinstance(space, spaces.Dict | spaces.Tuple):
             keys = f"env.kwargs.FilterObservation.filter_keys=[{','.join(sorted(others))}]"
             helps = f"leave it out, env.wrappers=[gymnasium.wrappers:FilterObservation] {keys}"
-        where = "".join(f"[{key!r}]" for key in path)
-        raise ValueError(f"{name_of(env)}: its observation{where}, {part}, is no vector of numbers; {helps}")
+        where = "".join(f"[{key!r}]" for key in bad[0])
+        raise ValueError(f"{name_of(env)}: its observation{where}, {parts[bad[0]]}, is no vector of numbers; {helps}")
     if not 0 < (size := spaces.flatdim(space)) <= MOST:
         raise ValueError(f"{name_of(env)} has observations of {size} numbers: 1 to {MOST} are possible")
     return size

@@ -302,7 +302,7 @@ def test_a_step_follows_every_constant(name, constant):
     env, same = (Changing(gym.make(name), ["dynamics"]) for _ in range(2))
     factors = [2.0 if one == constant else 1.0 for one in CONSTANTS[CLASSIC[name]]]
     env.reset(seed=0), same.reset(seed=0)
-    env.physics[0].scale(*factors)
+    env.physics[0][1](*factors)
     act = env.action_space.high * 0.5 if isinstance(env.action_space, gym.spaces.Box) else 0
     for _ in range(3):
         one, other = env.step(act)[0], same.step(act)[0]
