@@ -19,7 +19,7 @@ from rl_plasticity import plugins
 from rl_plasticity.configs import commands, schema, written
 from rl_plasticity.configs.gone import unknown
 from rl_plasticity.configs.help import describe
-from rl_plasticity.errors import FaultyRun, SettingsError, one_line, printable
+from rl_plasticity.errors import FaultyRun, SettingsError, printable, say
 from rl_plasticity.paths import exists, expanded
 from rl_plasticity.runs.folder import RunFolder
 
@@ -79,7 +79,7 @@ def _one_line(name: str, show: Callable[..., None]) -> Callable[..., None]:
 
 def complain(name: str, error: Exception | str, status: int) -> int:
     """Print one line for the user of the command `name`, and return `status`."""
-    print(f"rl_plasticity.{name}: {one_line(str(error))}", file=sys.stderr)
+    say(f"rl_plasticity.{name}: {error}")
     return status
 
 
@@ -193,7 +193,7 @@ def train(command: "Command[Any, Any]") -> None:
             print(printable(f"done; results in {session.folder}"))
             return 0
         given = " ".join([*plugins.as_arguments(plugins.loaded), f"resume={session.folder}"])
-        print(printable(f"stopped; continue with python -m rl_plasticity.{command.name} {given}"), file=sys.stderr)
+        say(f"stopped; continue with python -m rl_plasticity.{command.name} {given}")
         return 128 + session.stop.received
 
     main(command.name, partial(help_of, command.kind), act)

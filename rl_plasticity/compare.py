@@ -223,7 +223,7 @@ def show(comparison: "Comparison", form: str = "text", command: str = "compare")
     else:
         print(printable(comparison.verdict()) + "\n\n" + "\n".join(command_line.fitted(comparison.table())))
     for warning in comparison.warnings:
-        print(printable(f"rl_plasticity.{command}: {warning}"), file=sys.stderr)
+        command_line.complain(command, warning, 0)
 
 
 if __name__ == "__main__":

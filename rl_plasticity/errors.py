@@ -72,6 +72,11 @@ def one_line(message: str) -> str:
     return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), printable(message)), 2000)
 
 
+def say(line: str) -> None:
+    """Print a line for the user on stderr."""
+    print(one_line(line), file=sys.stderr, flush=True)
+
+
 def printable(text: str) -> str:
     """`text`, such as a file's name, with escapes for everything but visible characters and spaces."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -5,9 +5,9 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
     command_line.at_once("train")
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
@@ -17,8 +17,7 @@ from rl_plasticity.agents import Agent, ReplayBuffer
 from rl_plasticity.configs.commands import Train, planned_updates, restart_every
 from rl_plasticity.configs.written import nested
 from rl_plasticity.envs import Envs
-from rl_plasticity.envs.vector import say
-from rl_plasticity.errors import FaultyRun, SettingsError, counted
+from rl_plasticity.errors import FaultyRun, SettingsError, counted, say
 from rl_plasticity.runs.command import Command
 from rl_plasticity.runs.machine import require_memory
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
@@ -39,6 +38,8 @@ from rl_plasticity.training.acting import (
 )
 from rl_plasticity.training.diagnosing import require_enough
 from rl_plasticity.training.updates import require_applicable
+
+say_once = cache(say)  # a sweep makes each of its settings
 
 
 @dataclass
@@ -93,10 +94,7 @@ def build(s: Train, plan: Plan) -> Parts:
     buffer = ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
     every = s.env.switch_every_env_steps
     if every and not task_of(s, s.total_env_steps):
-        print(
-            f"no change will come: env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}",
-            file=sys.stderr,
-        )
+        say(f"no change will come: env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}")
     warn_of_what_never_comes(plan, planned_updates(s), task_of(s, s.total_env_steps) + 1)
     return Parts(agent, eval_envs, buffer)
 
@@ -131,7 +129,7 @@ def make_evaluation_envs(s: Train, seeds: Sequence[int]) -> Envs:
         envs.seek(0)
         envs.step(np.zeros((envs.runs, envs.act_dim), np.float32))  # so that no bad reward comes later
         if notes := envs.vector.get_attr("notes")[0]:
-            say(f"{s.env.name}: {'; '.join(notes)}")
+            say_once(f"{s.env.name}: {'; '.join(notes)}")
     except FaultyRun as error:
         raise ValueError(f"{s.env.name}: {error}") from error
     return envs

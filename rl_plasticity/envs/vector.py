@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.control import Floats, check_name, make_env
-from rl_plasticity.errors import FaultyRun, SettingsError, one_line, reason
+from rl_plasticity.errors import FaultyRun, SettingsError, reason
 from rl_plasticity.settings import Setting
 from rl_plasticity.step import Spaces, Step
 
@@ -327,12 +327,6 @@ def _started(makes: Sequence[Callable[[], EnvGroup]]) -> list[Worker]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return workers
-
-
-@cache  # a sweep asks for each of its settings
-def say(what: str) -> None:
-    """Print a line, once in a process."""
-    print(one_line(what), file=sys.stderr)
 
 
 def _kill(groups: Sequence[Here | Worker]) -> None:

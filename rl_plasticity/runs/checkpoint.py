@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity import __version__
-from rl_plasticity.errors import SettingsError, reason, refused
+from rl_plasticity.errors import SettingsError, reason, refused, say
 from rl_plasticity.runs.files import checkpoint_files, checkpoint_path, saved_steps, write_atomically
 
 FORMAT = 5  # of the files; a run is continued from this one alone
@@ -129,7 +128,7 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[s
             problems.append(str(error))
             continue
         for problem in problems:
-            print(f"{problem}; falling back to {path.name}", file=sys.stderr)
+            say(f"{problem}; falling back to {path.name}")
         return state
     raise SettingsError("; ".join(problems))
 

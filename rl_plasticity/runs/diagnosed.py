@@ -6,13 +6,12 @@ The file holds an object. ``rows`` has one entry for each network of each run at
 
 import json
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from rl_plasticity.diagnosis.report import Estimate, Report
-from rl_plasticity.errors import one_line
+from rl_plasticity.errors import say
 from rl_plasticity.runs.files import read_json, write_text
 from rl_plasticity.runs.folder import RunFolder
 
@@ -99,7 +98,7 @@ class Kept:
         other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
         if rows and other:
             done = "it is replaced" if writes else "it is not used"
-            print(one_line(f"{folder.diagnosis} was made with {', '.join(other)}: {done}"), file=sys.stderr)
+            say(f"{folder.diagnosis} was made with {', '.join(other)}: {done}")
             rows = []
         self.found: dict[Item, list[Diagnosis]] = {}
         for row in rows:
@@ -117,4 +116,4 @@ class Kept:
         except OSError as error:
             self.writes = False
             why = f"the results are not kept, as {self.folder.diagnosis} cannot be written: {error.strerror or error}"
-            print(one_line(why), file=sys.stderr)
+            say(why)

@@ -1,7 +1,6 @@
 """The runs that one process trains: the members of a list in `reg` or `reset` train side by side."""
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.configs import presets
 from rl_plasticity.configs.commands import ONCE, Group, Several, Supervised, Train, called
-from rl_plasticity.errors import SettingsError, counted, nearest
+from rl_plasticity.errors import SettingsError, counted, nearest, say
 from rl_plasticity.interventions import Intervention, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
 from rl_plasticity.runs.names import RunName
@@ -138,15 +137,13 @@ def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
         periods = ", ".join(f"{name}={value}" for name, value in of.items() if value is not None)
         left = updates % every if every and every <= updates else None
         if left is None and not (every_tasks and every_tasks < tasks) and not any(n <= updates for n in once):
-            print(f"no reset will come: {periods}; {length}", file=sys.stderr)
+            say(f"no reset will come: {periods}; {length}")
         elif every and left is not None and left < LEARNS_AGAIN * every and intervention.forgets:
-            print(
-                f"the last reset comes {counted(left, 'update')} before the end: {periods}; {length}", file=sys.stderr
-            )
+            say(f"the last reset comes {counted(left, 'update')} before the end: {periods}; {length}")
     longest = {n: v for reg in plan.groups for n, v in reg.settings.items() if n.endswith("every_updates")}
     for name, value in longest.items():
         if value > updates > 0:
-            print(f"reg.{name}={value} never comes: {length}", file=sys.stderr)
+            say(f"reg.{name}={value} never comes: {length}")
 
 
 def _regularizer_maker(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:

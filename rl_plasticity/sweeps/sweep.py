@@ -8,7 +8,6 @@ the same command continues a sweep that was stopped.
 
 import itertools
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from rl_plasticity import plugins
 from rl_plasticity.configs import written
 from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, members_of
-from rl_plasticity.errors import SettingsError, counted, refused
+from rl_plasticity.errors import SettingsError, counted, refused, say
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
@@ -129,7 +128,7 @@ class _Stop(StopSignal):
         super().handle(number, frame)
         with suppress(OSError):
             self.file.touch()
-        print("stopping: each run saves where it is (once more: at once)", file=sys.stderr, flush=True)
+        say("stopping: each run saves where it is (once more: at once)")
 
 
 def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
