@@ -180,19 +180,16 @@ def _read(folders: Sequence[RunFolder]) -> tuple[list["Run"], list[str]]:
 
 def _require_replaceable(out: Path) -> None:
     """Raises SettingsError if something other than a comparison is at `out`."""
+    from rl_plasticity.comparison.report import GENERATOR
+
+    page = out / "report.html"
     with refused(f"write to {out}"):
         parent = next(folder for folder in out.parents if folder.exists())
         if not (parent.is_dir() and os.access(parent, os.W_OK)):
             raise SettingsError(f"cannot write to {out}: {parent} is no folder that can be written to")
-        if out.exists() and any(out.iterdir()) and not _is_ours(out):
+        is_ours = page.is_file() and GENERATOR in page.read_text(errors="replace")[:1000]
+        if out.exists() and any(out.iterdir()) and not is_ours:
             raise SettingsError(f"{out} exists and is no comparison; choose another out=")
-
-
-def _is_ours(out: Path) -> bool:
-    from rl_plasticity.comparison.report import GENERATOR
-
-    page = out / "report.html"
-    return page.is_file() and GENERATOR in page.read_text(errors="replace")[:1000]
 
 
 def _write(comparison: "Comparison", out: Path) -> None:

@@ -6,7 +6,7 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
     command_line.at_once("supervised")
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
-from rl_plasticity.runs.command import Command
+from rl_plasticity.runs.command import Built, Command
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derived
@@ -42,22 +42,13 @@ NETWORK, TASK, ORDER = range(10, 13)
 
 
 @dataclass
-class Parts:
+class Parts(Built):
     """The objects that the settings choose, for all runs."""
 
     data: Data
     sequence: TaskSequence
     learner: Learner
     interventions: list[Chosen]
-    callbacks: dict[str, object] = field(default_factory=dict)
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the network has a runs axis."""
-        return bool(self.learner.runs)
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
 
 
 def build(s: Supervised, plan: Plan) -> Parts:
@@ -82,7 +73,7 @@ def build(s: Supervised, plan: Plan) -> Parts:
     if sequence.decay_at_epochs:
         at = [updates_after(s, sequence, epoch) for epoch in sequence.decay_at_epochs]
         interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
-    return Parts(data, sequence, learner, interventions)
+    return Parts(data, sequence, learner, interventions, is_stacked=bool(learner.runs))
 
 
 def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) -> Learner:

@@ -6,7 +6,7 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
     command_line.at_once("train")
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -18,7 +18,7 @@ from rl_plasticity.configs.commands import Train, planned_updates, restart_every
 from rl_plasticity.configs.written import nested
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError, counted, say
-from rl_plasticity.runs.command import Command
+from rl_plasticity.runs.command import Built, Command
 from rl_plasticity.runs.machine import require_memory
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
@@ -43,15 +43,13 @@ say_once = cache(say)  # a sweep makes each of its settings
 
 
 @dataclass
-class Parts:
+class Parts(Built):
     """The objects that the settings choose, for all runs. The loop opens `envs`, whose workers are processes."""
 
     agent: Agent
     eval_envs: Envs
     buffer: ReplayBuffer
     envs: Envs | None = None
-    is_stacked: bool = True
-    callbacks: dict[str, object] = field(default_factory=dict)
 
     def open(self, s: Train, plan: Plan) -> Envs:
         """Open the training environments; with worker processes, the evaluation environments move into such too."""

@@ -24,6 +24,7 @@ FEW = 5  # with fewer seeds the single runs are shown; only gaps have an interva
 UNPAIRED = "unpaired"  # the note of a gap of groups that do not have the same seeds
 OF_EPISODES = "train/return"  # episodes end at any step
 ORIGINS = ("commit", "rl_plasticity")
+NOTHING = Curve(np.zeros(0, np.int64), np.zeros(0))
 
 
 class Estimate(NamedTuple):
@@ -60,7 +61,6 @@ class Row:
     """
 
     group: Group
-    unfinished: bool
     final: list[Array]
     estimates: Mapping[str, Estimate]
 
@@ -85,6 +85,11 @@ class Row:
         """
         gap = self.estimates.get("gap_all_at_once")
         return gap is None or gap.p > 0.05 or gap.includes_0
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The folders of the runs that are unfinished."""
+        return [str(run.folder) for run in self.group.runs if _unfinished(run)]
 
     @property
     def label(self) -> str:
@@ -301,9 +306,8 @@ def summarize(
         raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
     reference = default_baseline(groups, warnings) if baseline is None else named[baseline]
     c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference, columns)
-    rows = [_row(c, g, len(groups) - 1, any(map(_unfinished, g.runs))) for g in groups]
-    left = dict.fromkeys((g.label, str(run.folder)) for g in groups for run in g.runs if _unfinished(run))
-    warnings += [f"* {label} is unfinished: {folder}" for label, folder in left]
+    rows = [_row(Sample(c, g, len(groups) - 1)) for g in groups]
+    warnings += [f"* {r.group.label} is unfinished: {folder}" for r in rows for folder in dict.fromkeys(r.unfinished)]
     if few := [row.label for row in rows if row.seeds < FEW]:
         warnings.append(f"fewer than {FEW} seeds, so at most gaps have an interval: {', '.join(few)}")
     for row in rows:
@@ -428,13 +432,6 @@ class Sample:
         changes = any(s.get("env.sequence") or s.get("env.changes") for s in settings)
         return max(len(s.get("env.sequence") or [""]) for s in settings) if changes else 0
 
-    def of_tasks(self, metric: str) -> list[list[Array]]:
-        """The values of another metric of tasks for each task and run, up to there; none where a run has none."""
-        nothing = Curve(np.zeros(0, np.int64), np.zeros(0))
-        curves = [[(r.curves.get(metric, nothing), end) for r in self.group.tasks[t]] for t, end in self.c.at.items()]
-        found = [[values[steps <= end] for (steps, values), end in of_task] for of_task in curves]
-        return found if self.c.unit == "task" and all(map(len, itertools.chain(*found))) else []
-
 
 def _areas(s: Sample) -> Estimate:
     each = zip(s.c.steps.values(), s.curves, strict=True)
@@ -456,8 +453,14 @@ def _last_minus_first_third(s: Sample) -> Estimate | None:
 
 
 def _mean_over_tasks(metric: str, s: Sample) -> Estimate | None:
-    values = s.of_tasks(metric)
-    return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in values]) if values else None
+    """The mean over the tasks up to there of another metric of tasks; None where a run has no value."""
+    if s.c.unit != "task":
+        return None
+    curves = [[(r.curves.get(metric, NOTHING), end) for r in s.group.tasks[t]] for t, end in s.c.at.items()]
+    found = [[values[steps <= end] for (steps, values), end in of_task] for of_task in curves]
+    if not all(map(len, itertools.chain(*found))):
+        return None
+    return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in found])
 
 
 def _reach(s: Sample) -> Estimate | None:
@@ -559,10 +562,9 @@ STATISTICS = (
 COLUMNS = {statistic.name: statistic for statistic in STATISTICS if statistic.heading}
 
 
-def _row(c: Comparison, g: Group, compared: int, unfinished: bool) -> Row:
-    sample = Sample(c, g, compared)
+def _row(sample: Sample) -> Row:
     found = {statistic.name: statistic.of(sample) for statistic in STATISTICS}
-    return Row(g, unfinished, sample.final, {name: estimate for name, estimate in found.items() if estimate})
+    return Row(sample.group, sample.final, {name: estimate for name, estimate in found.items() if estimate})
 
 
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:

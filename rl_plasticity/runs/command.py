@@ -3,11 +3,11 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -38,19 +38,19 @@ CALLBACKS: dict[str, Callable[[Any, Any], object]] = {}
 See `Session` for their methods."""
 
 
-class Built(Protocol):
-    """The objects that a command makes from its settings, before anything is written."""
+@dataclass(kw_only=True)
+class Built:
+    """The objects that a command makes from its settings, before anything is written.
 
-    callbacks: dict[str, object]
+    Args:
+        is_stacked: whether the networks have a runs axis.
+    """
 
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the networks have a runs axis."""
-        ...
+    is_stacked: bool = True
+    callbacks: dict[str, object] = field(default_factory=dict)
 
     def close(self) -> None:
         """Let go of processes and files."""
-        ...
 
 
 @dataclass

@@ -4,10 +4,8 @@ It imports nothing slow at the top, so that ``status`` starts fast.
 """
 
 import glob
-import itertools
 import os
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -102,7 +100,7 @@ class RunFolder(os.PathLike[str]):
         curves = read_curves(self.metrics_csv)
         for run, of_run in curves.items():
             for metric, (steps, _) in of_run.items():
-                self._require_rising(run, metric, steps.tolist())
+                self._require_rising((run, metric, step) for step in steps.tolist())
         try:
             return {RunName.parse(run): of_run for run, of_run in curves.items()}
         except SettingsError as error:
@@ -134,24 +132,22 @@ class RunFolder(os.PathLike[str]):
                     rows = [row for row in map(Row.parse, lines) if not names or row.name in names]
                 except ValueError:
                     raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from None
-                steps: dict[tuple[str, str], list[int]] = defaultdict(list)
-                for row in rows:
-                    steps[row.run, row.name].append(row.step)
-                for (run, name), of_metric in steps.items():
-                    if path == self.metrics_csv:
-                        self._require_rising(run, name, of_metric)
+                if path == self.metrics_csv:
+                    self._require_rising((row.run, row.name, row.step) for row in rows)
                 last = [row for row in rows if row.step == rows[-1].step]
                 if start == 0 or len(last) < len(rows):  # an earlier row shows that all of the last step were read
                     break
             return last
         return []
 
-    def _require_rising(self, run: str, metric: str, steps: Sequence[int]) -> None:
-        """Raises SettingsError unless each step of a metric is above the one before it."""
-        for before, after in itertools.pairwise(steps):
-            if after <= before:
-                said = f"step {after} comes twice" if after == before else f"step {after} comes after step {before}"
+    def _require_rising(self, rows: Iterable[tuple[str, str, int]]) -> None:
+        """Raises SettingsError unless the steps of a run's metric rise, in rows of run, metric and step."""
+        last: dict[tuple[str, str], int] = {}
+        for run, metric, step in rows:
+            if step <= (before := last.get((run, metric), -1)):
+                said = f"step {step} comes twice" if step == before else f"step {step} comes after step {before}"
                 raise SettingsError(f"{self.metrics_csv} is damaged: {said} for {metric} of run {run}")
+            last[run, metric] = step
 
     @property
     def saved_steps(self) -> dict[int, Path]:
