@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import sys
 from collections import UserDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import metadata
@@ -56,53 +56,42 @@ class Choices(UserDict[str, Made]):
     """
 
     def __init__(self, name: str, built_in: Mapping[str, Made] | None = None) -> None:
-        self.data = {}
         self.name = name
+        self._given: dict[str, Any] = {}
         self._built_in: dict[str, Made] = {}
         self.build_in(built_in or {})
 
     def build_in(self, choices: Mapping[str, Made]) -> None:
         """Add the package's own choices."""
-        self.data |= choices
+        self._given |= choices
         self._built_in |= choices
 
+    @property
+    def data(self) -> dict[str, Any]:  # type: ignore[override]
+        """The choices, with those of plugs, for all methods of the dict."""
+        installed()
+        for name, choice in _offered[self.name].items():
+            if name not in self._given or _package(self._given[name]) != _package(choice):
+                self[name] = choice
+        return self._given
+
     def __getitem__(self, name: str) -> Made:
-        if name not in self:
-            raise KeyError(name)
-        choice: Any = self.data[name]
+        choice = self.data[name]
         if isinstance(choice, str):
             module, _, attribute = choice.partition(":")
-            self.data[name] = choice = getattr(importlib.import_module(module), attribute)
+            self._given[name] = choice = getattr(importlib.import_module(module), attribute)
         return choice  # type: ignore[no-any-return]
 
     def __setitem__(self, name: str, choice: Made) -> None:
         installed()
-        if name in self.data and self._built_in.get(name, choice) is not choice:
+        if self._built_in.get(name, choice) is not choice:
             raise SettingsError(f"the name {name!r} is built in: give your own another one")
-        _require_free(name, self.data.get(name, choice), choice)
-        self.data[name] = choice
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.data or name in self._with_plugs()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._with_plugs())
-
-    def __len__(self) -> int:
-        return len(self._with_plugs())
+        _require_free(name, self._given.get(name, choice), choice)
+        self._given[name] = choice
 
     def __ior__(self, choices: Any) -> Self:  # type: ignore[override,misc]
         self.update(choices)
         return self
-
-    def _with_plugs(self) -> dict[str, Made]:
-        """The choices, with those of plugs."""
-        installed()
-        offered: dict[str, Any] = _offered[self.name]
-        for name, choice in offered.items():
-            if name not in self.data or _package(self.data[name]) != _package(choice):
-                self[name] = choice
-        return self.data
 
 
 def _require_free(name: str, present: Any, choice: Any) -> None:

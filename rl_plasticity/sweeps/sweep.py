@@ -88,12 +88,10 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
         raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
     out = expanded(paths.get("out", RESULTS)).absolute()
     own: list[str] = [a for a in arguments if not a.startswith("out=")]
-    combined: dict[tuple[str, ...], S] = {}
     combinations = [*itertools.product(*map(written.each, own))]
-    for combination in dict.fromkeys(_where_chosen(kind, combinations)):
-        combined[combination] = branch.load(kind, combination)
     folders: dict[Path, Run] = {}
-    for combination, settings in combined.items():
+    for combination in dict.fromkeys(_where_chosen(kind, combinations)):
+        settings = branch.load(kind, combination)
         folder = out / naming.name(settings)
         if other := folders.get(folder):
             raise SettingsError(f"the same run twice: {' '.join(other.arguments)!r} and {' '.join(combination)!r}")
