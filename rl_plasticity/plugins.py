@@ -76,7 +76,7 @@ class Choices(UserDict[str, Made]):
         return self._given
 
     def __getitem__(self, name: str) -> Made:
-        choice = self.data[name]
+        choice: Any = self.data[name]
         if isinstance(choice, str):
             module, _, attribute = choice.partition(":")
             self._given[name] = choice = getattr(importlib.import_module(module), attribute)

@@ -136,14 +136,13 @@ class Declared(NamedTuple):
         return _is_text(value) if kind == "str" else isinstance(value, PLAIN[kind])
 
 
-def settings_of(make: Callable[..., Any], given: Sequence[str] = ()) -> dict[str, Declared]:
+def settings_of(make: Callable[..., Any]) -> dict[str, Declared]:
     """The settings of a class or function by name: arguments with a default and a type that users can write.
 
     Args:
         make: for a ``functools.partial``, the arguments that it fills in are left out.
-        given: arguments that are no settings, because the caller passes them.
     """
-    filled: tuple[str, ...] = tuple(given)
+    filled: tuple[str, ...] = ()
     while isinstance(make, functools.partial):
         filled, make = (*filled, *make.keywords), make.func
     return {name: declared for name, declared in _all_settings_of(make).items() if name not in filled}

@@ -21,7 +21,7 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
 from rl_plasticity.runs.command import Built, Command
-from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
+from rl_plasticity.runs.plan import Chosen, Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.structure.layer import runs_of
@@ -35,7 +35,7 @@ from rl_plasticity.training.epochs import (
     first_images,
     updates_per_epoch,
 )
-from rl_plasticity.training.updates import Chosen, require_applicable
+from rl_plasticity.training.updates import require_applicable
 
 # Keys of the random streams derived from a run's seed.
 NETWORK, TASK, ORDER = range(10, 13)

@@ -53,7 +53,7 @@ def test_a_constructor_s_settings_are_its_arguments_with_a_default_that_can_be_w
 
 
 def test_what_a_partial_fills_in_or_the_caller_gives_is_no_setting():
-    assert settings_of(partial(Kind, coef=2.0), given=["at"]).keys() == EXPECTED.keys() - {"coef", "at"}
+    assert settings_of(partial(Kind, coef=2.0)).keys() == EXPECTED.keys() - {"coef"}
 
 
 def test_without_annotations_a_setting_has_the_type_of_its_default():

@@ -9,6 +9,10 @@ from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.interventions import Restartable
 from rl_plasticity.seeding import RunStreams
 
+Inputs = Mapping[str, tuple[Tensor, ...]]  # what each network reads
+# For each network a function of its output, and the other arguments of that function.
+Losses = Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]
+
 
 class Agent(Restartable, Protocol):
     """What `rl_plasticity.train`, `evaluate` and `watch` need of an agent: that of all runs, in one module.
@@ -65,13 +69,11 @@ class Agent(Restartable, Protocol):
         """What the critic expects of the discounted rewards to come, ``[runs, n]``."""
         ...
 
-    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+    def inputs(self, batch: Batch) -> Inputs:
         """What each of the `learners`' networks reads of a batch."""
         ...
 
-    def example_losses(
-        self, batch: Batch, noise: Tensor
-    ) -> Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
+    def example_losses(self, batch: Batch, noise: Tensor) -> Losses:
         """For measuring: each learner's loss ``[runs]`` as a function of its network's output, and its other arguments.
 
         Args:

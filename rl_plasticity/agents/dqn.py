@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.agents.base import Inputs, Losses
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import choose
@@ -189,13 +190,11 @@ class DQN(nn.Module):
         """The target network."""
         return {"critic": self.critic_target}
 
-    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+    def inputs(self, batch: Batch) -> Inputs:
         """The inputs of the network in a batch."""
         return {"critic": (batch.obs,)}
 
-    def example_losses(
-        self, batch: Batch, noise: Tensor
-    ) -> Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
+    def example_losses(self, batch: Batch, noise: Tensor) -> Losses:
         """For metrics: the loss ``[runs]`` as a function of the network's output, and further arguments."""
         return {"critic": (self.critic_loss, (batch.act, self.target(batch)))}
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rl_plasticity.agents.base import Inputs, Losses
 from rl_plasticity.agents.networks import AGENT_NETWORKS
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.errors import SettingsError, choose
@@ -243,14 +244,12 @@ class SAC(nn.Module):
         """The networks that track a learner's network."""
         return {"critic": self.critic_target}
 
-    def inputs(self, batch: Batch) -> dict[str, tuple[Tensor, ...]]:
+    def inputs(self, batch: Batch) -> Inputs:
         """The inputs of each learner's network in a batch."""
         return {"critic": (batch.obs, batch.act), "actor": (batch.obs,)}
 
     @torch.no_grad()
-    def example_losses(
-        self, batch: Batch, noise: Tensor
-    ) -> dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]:
+    def example_losses(self, batch: Batch, noise: Tensor) -> Losses:
         """For metrics: each learner's loss ``[runs]`` as a function of its network's output, and further arguments."""
         alpha = self.temperature.net()
 

@@ -17,6 +17,8 @@ from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideByS
 from rl_plasticity.runs.names import RunName
 from rl_plasticity.settings import settings_of
 
+Chosen = tuple[Intervention, list[int] | None]  # an intervention, and the runs it is for (None: all)
+Differences = tuple[tuple[str, str], ...]  # the settings of a run that others do not have
 LEARNS_AGAIN = 0.1  # of a period: a run that ends sooner after a reset is evaluated before it has learned again
 
 
@@ -35,7 +37,7 @@ class Plan:
     names: Sequence[RunName]
     seeds: Sequence[int]
     make_regularizer: Callable[..., Regularizer]
-    interventions: Sequence[tuple[Intervention, list[int] | None]]
+    interventions: Sequence[Chosen]
     groups: Sequence[Group] = ()
 
     @classmethod
@@ -82,7 +84,7 @@ class Plan:
 class Variant(NamedTuple):
     """The method of one run for each seed: the groups `reg` and `reset` without lists."""
 
-    settings: tuple[tuple[str, str], ...]  # its differences from other variants; empty if there is only one
+    settings: Differences
     reg: Group
     reset: Group
 
@@ -96,7 +98,7 @@ def variants(s: Train | Supervised) -> list[Variant]:
     ]
 
 
-def _members(name: str, group: Group) -> Iterator[tuple[tuple[tuple[str, str], ...], Group]]:
+def _members(name: str, group: Group) -> Iterator[tuple[Differences, Group]]:
     """Each choice of one member from every list of the group `name`: the chosen settings, and the group with them."""
     for member in group.side_by_side:
         choice = ((f"{name}.name", member.name),) if member is not group else ()
@@ -187,9 +189,7 @@ def _regularizer(net: nn.Module, reg: Group, strengths: Mapping[str, Tensor]) ->
     return make_regularizer(reg.name, net, **{**reg.settings, **strengths})
 
 
-def _interventions(
-    groups: Sequence[Group], seeds: int, once: int | None
-) -> list[tuple[Intervention, list[int] | None]]:
+def _interventions(groups: Sequence[Group], seeds: int, once: int | None) -> list[Chosen]:
     """One intervention for all runs with equal settings.
 
     Args:
@@ -200,7 +200,7 @@ def _interventions(
     """
     if once is not None and all(reset.name == "none" for reset in groups):
         raise SettingsError(f"{ONCE}={once} needs an intervention: reset=NAME")
-    interventions: list[tuple[Intervention, list[int] | None]] = []
+    interventions: list[Chosen] = []
     for i, reset in enumerate(groups):
         equal = [j for j, other in enumerate(groups) if other == reset]
         if reset.name == "none" or equal[0] < i:

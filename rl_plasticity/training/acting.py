@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
+from rl_plasticity.agents.base import Inputs, Losses
 from rl_plasticity.agents.rollout import evaluate, first_episode
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.configs.commands import Train, restart_every, updates_by
@@ -24,7 +25,7 @@ from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.step import Spaces, Step
 from rl_plasticity.training.diagnosing import Diagnosing
 from rl_plasticity.training.probing import Probing
-from rl_plasticity.training.updates import Inputs, Updates
+from rl_plasticity.training.updates import Updates
 
 PRIMED_AT_ONCE = 16  # priming updates whose transitions are drawn together; the loop heeds a signal between draws
 
@@ -58,13 +59,12 @@ class AgentProbing(Probing):
 
     def __init__(self, session: Session[Train], agent: Agent, envs: Envs) -> None:
         self.s, self.every = session.settings, int(session.settings.measure_every_updates)
-        if not (self.every or self.s.diagnose_every_updates):
-            super().__init__(session, {}, {}, dict)
-            self.diagnosing = Diagnosing(session, {}, {})
-            return
-        batch, noise = frozen_transitions(session.plan.seeds, self.s.device, agent, envs)
-        measured, inputs = agent.learners if self.every else {}, agent.inputs(batch)
-        super().__init__(session, measured, inputs, partial(agent.example_losses, batch, noise))
+        inputs: Inputs = {}
+        losses: Callable[[], Losses] = dict
+        if self.every or self.s.diagnose_every_updates:
+            batch, noise = frozen_transitions(session.plan.seeds, self.s.device, agent, envs)
+            inputs, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
+        super().__init__(session, agent.learners if self.every else {}, inputs, losses)
         self.diagnosing = Diagnosing(session, agent.learners, inputs)
 
     @property

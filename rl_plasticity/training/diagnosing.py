@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rl_plasticity.agents.base import Inputs
 from rl_plasticity.agents.sac import Actor
 from rl_plasticity.diagnosis.subject import subject_of
 from rl_plasticity.diagnosis.tasks import Bank, Criterion, TaskSource, outputs_of
@@ -14,8 +15,6 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs.session import Session
 
 REPEATS = 2  # a trial while training; `diagnose` makes 5 of a checkpoint
-
-Inputs = Mapping[str, tuple[Tensor, ...]]
 
 
 def unbounded(net: nn.Module) -> nn.Module:

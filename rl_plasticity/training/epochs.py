@@ -10,10 +10,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from rl_plasticity.agents.base import Inputs
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.compiling.precision import in_bfloat16
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.learning.learner import Learner
+from rl_plasticity.runs.plan import Chosen
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams
@@ -22,7 +24,7 @@ from rl_plasticity.tasks import Data, Task, batch
 from rl_plasticity.tasks.data import Split
 from rl_plasticity.training.diagnosing import Diagnosing
 from rl_plasticity.training.probing import Probing
-from rl_plasticity.training.updates import Chosen, Inputs, Updates
+from rl_plasticity.training.updates import Updates
 
 EVALUATION_BATCH = 1000
 GATHERED = 2**20  # pixel values of each run that training gathers at once

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import nn
 
+from rl_plasticity.agents.base import Inputs, Losses
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.runs.session import Session
-
-Losses = Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]
 
 
 class Probing:
@@ -25,7 +24,7 @@ class Probing:
         self,
         session: Session[Any],
         learners: Mapping[str, Learner],
-        examples: Mapping[str, tuple[Tensor, ...]],
+        examples: Inputs,
         losses: Callable[[], Losses],
     ) -> None:
         self.session, self.losses = session, losses

@@ -7,16 +7,16 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.agents.base import Inputs
 from rl_plasticity.compiling.shares import Shares
 from rl_plasticity.diagnosis.probe import size_of
 from rl_plasticity.interventions import Intervention, Restartable
 from rl_plasticity.learning.learner import Learner
+from rl_plasticity.runs.plan import Chosen
 from rl_plasticity.runs.session import Session
 
 M = TypeVar("M", bound=nn.Module)
 B = TypeVar("B")
-Chosen = tuple[Intervention, list[int] | None]  # an intervention, and the runs it is for (None: all)
-Inputs = Mapping[str, tuple[Tensor, ...]]
 
 
 def require_applicable(trained: Restartable | Learner, interventions: Iterable[Chosen], inputs: Inputs) -> None:
