@@ -9,9 +9,20 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_plasticity.envs.spaces import action_at, actions_of, is_real, name_of, number_of, part_of, size_of, width_of
+from rl_plasticity.envs.spaces import (
+    Env,
+    action_at,
+    actions_of,
+    is_real,
+    name_of,
+    number_of,
+    part_of,
+    size_of,
+    width_of,
+)
 from rl_plasticity.errors import SettingsError, nearest
 from rl_plasticity.seeds import derive
 
@@ -76,7 +87,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
 
     def __init__(
         self,
-        env: gym.Env[Any, Any] | Sequence[gym.Env[Any, Any]],
+        env: Env | Sequence[Env],
         changes: Sequence[str] = (),
         seed: int = 0,
         *,
@@ -96,7 +107,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         self.shift_std, self.dynamics_factor = shift_std, dynamics_factor
         for one in envs:
             space = actions_of(one)
-            whole = [space] if isinstance(space, gym.spaces.Box) and not is_real(space) else []
+            whole = [space] if isinstance(space, spaces.Box) and not is_real(space) else []
             if "action_permutation" in changes and any(np.ptp(width_of(box)) for box in whole):
                 needed = "env.changes=[action_permutation] needs as many integers of each action"
                 raise ValueError(f"{needed}, {name_of(one)} has {space}")
@@ -104,7 +115,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
                 has = [f"{name_of(e)} has {e.observation_space} and {e.action_space}" for e in (envs[0], one)]
                 raise ValueError(f"tasks in sequence need the same spaces: {'; '.join(has)}")
         widest = max(envs, key=size_of).observation_space
-        self.image, self.size = image_of(widest), gym.spaces.flatdim(widest)
+        self.image, self.size = image_of(widest), spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:
             raise ValueError(f"env.changes=[channel_permutation] needs images, {name_of(envs[0])} has {widest}")
         if "observation_shift" in changes and levels_of(widest):
@@ -120,7 +131,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         self.env = self.envs[which]
         obs, actions = self.size, actions_of(self.env)
         self.actions = actions
-        act = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else actions.shape[0]
+        act = int(actions.n) if isinstance(actions, spaces.Discrete) else actions.shape[0]
         self.order, self.offset, self.sign = np.arange(obs), np.zeros(obs), 1.0
         self.act_order, self.flipped = np.arange(act), np.zeros(act, bool)
         number_of_constants, scale = self.physics[which] if self.physics else (0, None)
@@ -137,7 +148,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
                 case "action_permutation":
                     self.act_order = draw.permutation(act)
                 case "action_flip":
-                    discrete = isinstance(actions, gym.spaces.Discrete)
+                    discrete = isinstance(actions, spaces.Discrete)
                     self.flipped[draw.permutation(act)[: act if discrete else max(1, act // 2)]] = True
                 case "reward_flip":
                     self.sign = -1.0 if number % 2 else 1.0
@@ -156,7 +167,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         space = self.actions
-        if isinstance(space, gym.spaces.Discrete):
+        if isinstance(space, spaces.Discrete):
             index = self.act_order[int(action) - int(space.start)]
             meant: Any = int(space.start + (space.n - 1 - index if self.flipped[0] else index))
         else:
@@ -169,7 +180,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
         return self._seen(obs), self.sign * number_of(reward), terminated, truncated, info
 
     def _seen(self, obs: Any) -> Array:
-        flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float64)
+        flat = np.asarray(spaces.flatten(self.env.observation_space, obs), np.float64)
         if len(flat) < self.size:  # channels that another task of the sequence has
             flat = np.pad(flat, (0, self.size - len(flat)))
         seen: gym.Space[Any] = self.observation_space
@@ -182,7 +193,7 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
 
 def image_of(space: gym.Space[Any]) -> tuple[int, int, int] | None:
     """The shape of an observation that is an image, (channels, height, width); None for other observations."""
-    if isinstance(space, gym.spaces.Box) and len(space.shape) == 3:
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
         channels, height, width = space.shape
         return channels, height, width
     return None
@@ -190,25 +201,25 @@ def image_of(space: gym.Space[Any]) -> tuple[int, int, int] | None:
 
 def levels_of(space: gym.Space[Any]) -> int | None:
     """The largest value of observations that are whole numbers: 255 for uint8, 1 for bool; None for other ones."""
-    return {"uint8": 255, "bool": 1}.get(str(space.dtype)) if isinstance(space, gym.spaces.Box) else None
+    return {"uint8": 255, "bool": 1}.get(str(space.dtype)) if isinstance(space, spaces.Box) else None
 
 
-def _seen_space(space: gym.Space[Any], changes: Sequence[str]) -> gym.spaces.Box:
+def _seen_space(space: gym.Space[Any], changes: Sequence[str]) -> spaces.Box:
     """The space of the observations that a changing task returns, with one lower and one upper bound for all."""
-    box: Any = gym.spaces.flatten_space(space) if not isinstance(space, gym.spaces.Box) else space
+    box: Any = spaces.flatten_space(space) if not isinstance(space, spaces.Box) else space
     if "observation_shift" in changes:
-        return gym.spaces.Box(-np.inf, np.inf, box.shape, np.result_type(box.dtype, np.float32).type)
+        return spaces.Box(-np.inf, np.inf, box.shape, np.result_type(box.dtype, np.float32).type)
     low, high = np.full_like(box.low, box.low.min()), np.full_like(box.high, box.high.max())
-    return gym.spaces.Box(low, high, dtype=box.dtype)
+    return spaces.Box(low, high, dtype=box.dtype)
 
 
-def _without_channels(env: gym.Env[Any, Any]) -> Any:
+def _without_channels(env: Env) -> Any:
     """What the observations of tasks in sequence must share: of images, type, height and width."""
     space = env.observation_space
     return (space.dtype, image[1:]) if (image := image_of(space)) else space
 
 
-def _physics(env: gym.Env[Any, Any]) -> tuple[int, Callable[..., None]]:
+def _physics(env: Env) -> tuple[int, Callable[..., None]]:
     """The number of an environment's physical constants, and a function that sets them to multiples of what they were.
 
     Raises:

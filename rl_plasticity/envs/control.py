@@ -19,12 +19,13 @@ from typing import Annotated, Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.continual import KINDS, Changing, image_of, levels_of
 from rl_plasticity.envs.minatar import GAMES, TIME_LIMIT, MinAtar
-from rl_plasticity.envs.spaces import UNUSUAL, action_at, actions_of, is_real, name_of, number_of, size_of
+from rl_plasticity.envs.spaces import UNUSUAL, Env, action_at, actions_of, is_real, name_of, number_of, size_of
 from rl_plasticity.errors import SettingsError, first_line, nearest, warn
 from rl_plasticity.seeds import derive
 from rl_plasticity.settings import Setting
@@ -59,31 +60,29 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         ValueError: the task has other observations or actions, or the action repeat is below 1.
     """
 
-    def __init__(
-        self, env: gym.Env[Any, Any], seed: int, action_repeat: int = 1, switch_every_env_steps: int | None = None
-    ) -> None:
+    def __init__(self, env: Env, seed: int, action_repeat: int = 1, switch_every_env_steps: int | None = None) -> None:
         super().__init__(env)
         self.envs = env.envs if isinstance(env, Changing) else [env]
         actions = actions_of(env)
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
         self.actions_of_task = actions
-        number = int(actions.n) if isinstance(actions, gym.spaces.Discrete) else None
+        number = int(actions.n) if isinstance(actions, spaces.Discrete) else None
         shape: tuple[int, ...] = (1,) if number else actions.shape or ()
         self.seed, self.action_repeat, self.episode = seed, action_repeat, 0
         self.switch_every_env_steps, self.steps, self.change = switch_every_env_steps, 0, 0
         size = size_of(env)
         levels = levels_of(self.envs[0].observation_space)
         self.spaces = Spaces(image_of(env.observation_space) or (size,), shape[0], number, levels)
-        self.observation_space = gym.spaces.Box(-math.inf, math.inf, (size,), np.float32)
+        self.observation_space = spaces.Box(-math.inf, math.inf, (size,), np.float32)
         low, high = (0.0, float(number - 1)) if number else (-1.0, 1.0)
-        self.action_space = gym.spaces.Box(low, high, shape, np.float32)
+        self.action_space = spaces.Box(low, high, shape, np.float32)
         self.actions: list[Floats] = []
         self.obs: Floats = np.zeros(size, np.float32)
         self.saved: dict[str, Any] = {}
 
     @property
-    def tasks(self) -> list[gym.Env[Any, Any]]:
+    def tasks(self) -> list[Env]:
         """The bare environment of each task; without a sequence there is one."""
         return [env.unwrapped for env in self.envs]
 
@@ -97,7 +96,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             notes.append(f"observations ({type(seen[0]).__name__}) are flattened to {self.spaces.obs_dim} numbers")
         if self.spaces.levels not in (None, 1):
             notes.append(f"observations are divided by {self.spaces.levels}")
-        if isinstance(actions, gym.spaces.Box) and not (is_real(actions) and {*actions.low, *-actions.high} == {-1}):
+        if isinstance(actions, spaces.Box) and not (is_real(actions) and {*actions.low, *-actions.high} == {-1}):
             low, high = float(actions.low.min()), float(actions.high.max())
             unusual = ", an unusual range: [-1, 1] is usual" if max(-low, high) >= UNUSUAL else ""
             kind = "" if is_real(actions) else "the integers of "
@@ -152,7 +151,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
     def _meant(self, action: Floats) -> Any:
         """The action as the task takes it."""
         space = self.actions_of_task
-        if isinstance(space, gym.spaces.Discrete):
+        if isinstance(space, spaces.Discrete):
             return int(space.start) + int(action[0])
         exact: Any = action if is_real(space) else action.astype(np.float64)
         return action_at(space, (np.clip(exact, -1, 1) + 1) / 2)
@@ -162,7 +161,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         return reward, False, True
 
     def _flat(self, obs: Any) -> Floats:
-        flat = np.asarray(gym.spaces.flatten(self.env.observation_space, obs), np.float32)
+        flat = np.asarray(spaces.flatten(self.env.observation_space, obs), np.float32)
         return flat if self.spaces.levels in (None, 1) else flat / np.float32(self.spaces.levels)
 
     def state(self) -> dict[str, Any]:
@@ -196,7 +195,7 @@ class Cap(gym.wrappers.TimeLimit):
     """The time limit of a task that has none."""
 
 
-def step_limit(env: gym.Env[Any, Any]) -> float:
+def step_limit(env: Env) -> float:
     """The largest number of simulator steps in an episode; infinite without a time limit."""
     # As it was registered: the innermost environment's own spec has no limit, because a wrapper keeps it.
     registered = gym.spec(env.spec.id).max_episode_steps if env.spec and env.spec.id in gym.registry else None
@@ -302,7 +301,7 @@ def make_env(
 
 def _made(
     name: str, seed: int, render: Mapping[str, Any], kwargs: dict[str, Any], wrappers: Sequence[str], limit: int | None
-) -> gym.Env[Any, Any]:
+) -> Env:
     """A task with its wrappers and a time limit."""
     check_name(name)
     try:
@@ -322,9 +321,7 @@ def _made(
     return made if has_limit else Cap(made, LONGEST)
 
 
-def _task(
-    name: str, seed: int, render: Mapping[str, Any], kwargs: Mapping[str, Any], limit: int | None
-) -> gym.Env[Any, Any]:
+def _task(name: str, seed: int, render: Mapping[str, Any], kwargs: Mapping[str, Any], limit: int | None) -> Env:
     """A task as its own package makes it."""
     if name.startswith("minatar:"):
         game = MinAtar(name.removeprefix("minatar:"), **{**kwargs, **render})
@@ -356,11 +353,11 @@ def wrapper_class(word: str) -> Any:
     return kinds[name]
 
 
-def channels_first(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+def channels_first(env: Env) -> Env:
     """The task with images ``[height, width, channels]`` as ``[channels, height, width]``."""
     space: Any = env.observation_space
     low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
-    box = gym.spaces.Box(low, high, dtype=space.dtype)
+    box = spaces.Box(low, high, dtype=space.dtype)
     return gym.wrappers.TransformObservation(env, lambda image: np.moveaxis(image, -1, 0), box)
 
 

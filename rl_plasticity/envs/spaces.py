@@ -9,13 +9,14 @@ from gymnasium import spaces
 
 from rl_plasticity.errors import shown
 
+Env = gym.Env[Any, Any]
 VECTORS = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
 MOST = 2**24  # integers that the random actions, which are float32 numbers in [-1, 1], can all reach
 WIDEST = 1e12  # range of real actions: a wider one stands for no range at all
 UNUSUAL = 100  # the size of actions from which on a line says so
 
 
-def actions_of(env: gym.Env[Any, Any]) -> spaces.Box | spaces.Discrete:
+def actions_of(env: Env) -> spaces.Box | spaces.Discrete:
     """The space of an environment's actions.
 
     Raises:
@@ -32,7 +33,7 @@ def actions_of(env: gym.Env[Any, Any]) -> spaces.Box | spaces.Discrete:
     raise ValueError(f"a task with discrete or bounded continuous actions is needed, {name_of(env)} has {space}")
 
 
-def size_of(env: gym.Env[Any, Any]) -> int:
+def size_of(env: Env) -> int:
     """The number of numbers in an environment's observation.
 
     Raises:
@@ -89,7 +90,7 @@ def number_of(reward: Any) -> float:
     return float(array.item())
 
 
-def name_of(env: gym.Env[Any, Any]) -> str:
+def name_of(env: Env) -> str:
     """An environment's id, or the name of its class."""
     return env.spec.id if env.spec else type(env.unwrapped).__name__
 
