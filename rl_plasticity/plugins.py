@@ -84,7 +84,7 @@ class Choices(UserDict[str, Made]):
 
     def __setitem__(self, name: str, choice: Made) -> None:
         installed()
-        if self._built_in.get(name, choice) is not choice:
+        if name in self._given and self._built_in.get(name, choice) is not choice:
             raise SettingsError(f"the name {name!r} is built in: give your own another one")
         _require_free(name, self._given.get(name, choice), choice)
         self._given[name] = choice

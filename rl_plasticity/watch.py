@@ -86,7 +86,8 @@ def make_envs(trained: Trained, w: Watch, run: int) -> Envs:
         view = {"render_kwargs": {"camera_id": w.camera or 0, "width": w.width or 640, "height": w.height or 480}}
     try:
         envs = trained.envs([run], w.evaluation_seed, render={"render_mode": "rgb_array"} | view)
-        for env in envs.vector.get_attr("tasks")[0]:  # let a MuJoCo model draw pictures larger than its own
+        for task_env in envs.vector.get_attr("envs")[0]:  # let a MuJoCo model draw pictures larger than its own
+            env = task_env.unwrapped
             if vis := getattr(getattr(getattr(env, "physics", env), "model", None), "vis", None):
                 vis.global_.offwidth = max(vis.global_.offwidth, w.width or 0)
                 vis.global_.offheight = max(vis.global_.offheight, w.height or 0)

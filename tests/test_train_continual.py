@@ -9,12 +9,12 @@ from gymnasium.envs.classic_control import PendulumEnv
 from rl_plasticity import evaluate, train
 from rl_plasticity.agents import SAC, ReplayBuffer
 from rl_plasticity.configs import schema, written
-from rl_plasticity.configs.commands import Evaluate, Train
+from rl_plasticity.configs.commands import Evaluate, Train, updates_by
 from rl_plasticity.envs import Envs
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained, task_of
-from rl_plasticity.training.acting import is_random, updates_of_step
+from rl_plasticity.training.acting import is_random
 
 # Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.
 gym.register("ShortPendulum-v1", PendulumEnv, max_episode_steps=20)  # evaluations are most of these runs
@@ -146,7 +146,7 @@ def test_a_run_that_restarts_at_changes_begins_each_task_with_random_actions_and
     given = [*CHANGING, "on_change=restart", "replay_ratio=0.5"]
     s = schema.load(Train, once(given))
     assert [step for step in range(60) if is_random(s, step)] == [k + i for k in (0, 15, 30, 45) for i in range(5)]
-    due = [updates_of_step(s, step) for step in range(1, 61)]
+    due = [updates_by(s, step) - updates_by(s, step - 1) for step in range(1, 61)]
     assert [sum(due[k : k + 5]) for k in (0, 15, 30, 45)] == [0, 0, 0, 0]
     assert [sum(due[k : k + 15]) for k in (0, 15, 30, 45)] == [5, 5, 5, 5]
     assert train.planned_updates(s) == sum(due)

@@ -28,12 +28,6 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def value_loss(q: Tensor, target: Tensor, kind: Loss) -> Tensor:
-    """Mean over the batch of (Q(s, a) - target)^2, or of Huber's loss with its border at 1, ``[runs]``."""
-    loss = F.mse_loss if kind == "mse" else F.smooth_l1_loss
-    return loss(q, target, reduction="none").mean(-1)
-
-
 class DQN(nn.Module):
     """Deep Q-learning with a target network (Mnih et al. 2015) for many runs.
 
@@ -153,8 +147,9 @@ class DQN(nn.Module):
         return batch.reward + batch.discount * self.chosen(next_q, self.best(choosing))
 
     def critic_loss(self, values: Tensor, act: Tensor, target: Tensor) -> Tensor:
-        """The loss ``[runs]`` of the network's output."""
-        return value_loss(self.chosen(values, act), target, self.loss)
+        """Mean over the batch of (Q(s, a) - target)^2, or of Huber's loss with its border at 1, ``[runs]``."""
+        loss = F.mse_loss if self.loss == "mse" else F.smooth_l1_loss
+        return loss(self.chosen(values, act), target, reduction="none").mean(-1)
 
     def update(self, batch: Batch, noise: Tensor) -> dict[str, Tensor]:
         """One gradient update, and every `target_every_updates` a copy to the target network.

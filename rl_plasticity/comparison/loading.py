@@ -71,7 +71,10 @@ def read(folder: RunFolder) -> list[Run]:
     if not metrics:
         raise SettingsError(f"{folder} has written no number yet")
     for name, of_run in metrics.items():
-        curves = {metric: Curve(steps, _held(values)) for metric, (steps, values) in of_run.items()}
+        curves = {
+            metric: Curve(steps, np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values))
+            for metric, (steps, values) in of_run.items()
+        }
         ends = curves.pop("task/index", None)
         if ends is not None:  # it is written last at the end of a task, so the others have at least as many rows
             number = ends.values.astype(np.int64) + 1
@@ -110,10 +113,6 @@ def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], seque
     found = {"task/drop": Curve(at, np.array(drops)), "task/recovery_env_steps": Curve(at, np.array(times))}
     ends = curves["task/return"]
     return found | {f"task/return/{task}": Curve(*(x[tasks == task] for x in ends)) for task in dict.fromkeys(tasks)}
-
-
-def _held(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
 
 
 def _overridden(settings: Settings, name: RunName) -> Settings:

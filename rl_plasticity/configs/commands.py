@@ -210,7 +210,9 @@ class Evaluate:
 
     episodes: Annotated[int | None, Setting("episodes of a run; null: its eval_episodes, or 10", least=1)] = None
     checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
-    seed: Annotated[int | None, Setting("seed of the run to evaluate; null: all runs of the folder", least=0)] = None
+    seed: Annotated[
+        int | None, Setting("seed of the run; null: all runs of the folder, to watch the first one", least=0)
+    ] = None
     run: Position = None
     evaluation_seed: Annotated[
         int | None,
@@ -218,7 +220,13 @@ class Evaluate:
     ] = None
     deterministic: Annotated[bool, Setting("deterministic actions; false: sampled ones")] = True
     device: RunDevice = "auto"
-    out: Annotated[str | None, Setting("FILE.csv for each episode's return; null: only print")] = None
+    out: Annotated[
+        str | None,
+        Setting(
+            "FILE.csv for each episode's return; null: only print. To watch: FILE.mp4; null: video_STEP_seedN.mp4 in "
+            "the run's folder"
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,8 +234,6 @@ class Watch(Evaluate):
     """Settings of ``rl_plasticity.watch``, besides the run's folder."""
 
     episodes: Annotated[int | None, Setting("episodes in the video; null: the run's eval_episodes", least=1)] = 1
-    seed: Annotated[int | None, Setting("seed of the run to watch; null: the folder's first", least=0)] = None
-    out: Annotated[str | None, Setting("FILE.mp4; null: video_STEP_seedN.mp4 in the run's folder")] = None
     camera: Annotated[
         int | str | None,
         Setting("number or name of the camera, -1: a free one; null: 0 (gym: and minatar: their own)", least=-1),

@@ -62,7 +62,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
 
     def __init__(self, env: Env, seed: int, action_repeat: int = 1, switch_every_env_steps: int | None = None) -> None:
         super().__init__(env)
-        self.envs = env.envs if isinstance(env, Changing) else [env]
+        self.envs = env.envs if isinstance(env, Changing) else [env]  # of each task
         actions = actions_of(env)
         if action_repeat < 1:
             raise ValueError(f"action_repeat must be at least 1, got {action_repeat}")
@@ -80,11 +80,6 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
         self.actions: list[Floats] = []
         self.obs: Floats = np.zeros(size, np.float32)
         self.saved: dict[str, Any] = {}
-
-    @property
-    def tasks(self) -> list[Env]:
-        """The bare environment of each task; without a sequence there is one."""
-        return [env.unwrapped for env in self.envs]
 
     @property
     def notes(self) -> list[str]:

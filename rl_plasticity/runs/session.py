@@ -38,10 +38,13 @@ class StopSignal:
     does not kill, because the shell and the system may both send one.
 
     Outside the main thread, where no signal can be handled, the context does nothing.
+
+    Args:
+        tell: called at each signal.
     """
 
-    def __init__(self) -> None:
-        self.received = 0
+    def __init__(self, tell: Callable[[], object] = lambda: None) -> None:
+        self.received, self.tell = 0, tell
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -66,6 +69,7 @@ class StopSignal:
         self.received = number
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
+        self.tell()
 
 
 @dataclass(eq=False)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
@@ -71,7 +70,13 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     jobs = [Job(command.name, run.arguments, run.folder, *same) for run in todo]
     where = os.path.relpath(folder)
     print(f"to make: {len(todo)} of {counted(len(everything), 'run')}; their output is in {where}", flush=True)
-    with _Stop(folder / "stop") as stop:
+
+    def tell() -> None:
+        with suppress(OSError):
+            (folder / "stop").touch()
+        say("stopping: each run saves where it is (once more: at once)")
+
+    with StopSignal(tell) as stop:
         launcher.launch(jobs)
     outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
     return report(everything, outcomes, stop.received)
@@ -113,20 +118,6 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
     if words["failed"] or words["stopped"]:
         print("the same command again makes what is missing")
     return 128 + signalled if signalled else int(words["failed"] + words["stopped"] > 0)
-
-
-class _Stop(StopSignal):
-    """Tells the runs to save and end at the first signal."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__()
-        self.file = file
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        super().handle(number, frame)
-        with suppress(OSError):
-            self.file.touch()
-        say("stopping: each run saves where it is (once more: at once)")
 
 
 def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

@@ -117,7 +117,7 @@ class AgentUpdates(Updates[Any]):
 
     def after_step(self, step: int) -> None:
         """Make the updates that are due after this env step."""
-        self._make(updates_of_step(self.s, step))
+        self._make(updates_by(self.s, step) - updates_by(self.s, step - 1))
 
     def _make(self, number: int, is_logged: bool = True) -> Mapping[str, Tensor]:
         """Make this number of updates; return the metrics of the last one."""
@@ -337,11 +337,6 @@ def ends_task(s: Train, step: int) -> bool:
 def is_random(s: Train, step: int) -> bool:
     """Whether the action after this env step is random."""
     return step % (restart_every(s) or step + 1) < s.random_env_steps
-
-
-def updates_of_step(s: Train, step: int) -> int:
-    """Number of updates after this env step, for ``replay_ratio`` updates per env step of learning."""
-    return updates_by(s, step) - updates_by(s, step - 1)
 
 
 def unprimed(s: Train, at: Progress) -> int:

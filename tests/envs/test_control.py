@@ -151,4 +151,4 @@ def test_triton_is_loaded_before_the_simulator_that_draws_with_egl(tmp_path):
 
 @pytest.mark.parametrize(("name", "steps"), [("gym:Pendulum-v1", 200), ("cheetah-run", 1000)])
 def test_a_task_s_limit_of_steps_is_read_from_its_bare_environment(name, steps):
-    assert step_limit(make_env(name, 0).tasks[0]) == steps
+    assert step_limit(make_env(name, 0).envs[0].unwrapped) == steps
