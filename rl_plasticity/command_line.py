@@ -95,7 +95,7 @@ def about(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
-def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
+def fitted(lines: Sequence[Sequence[str]]) -> str:
     """A table that fits the terminal: columns without room follow below, again beside the first column."""
     first, *others = zip(*lines, strict=True)
     blocks = [[first]]
@@ -103,7 +103,7 @@ def fitted(lines: Sequence[Sequence[str]]) -> list[str]:
         if len(blocks[-1]) > 1 and len(max(aligned([*zip(*blocks[-1], column, strict=True)]), key=len)) > columns():
             blocks.append([first])
         blocks[-1].append(column)
-    return "\n\n".join("\n".join(aligned([*zip(*block, strict=True)])) for block in blocks).split("\n")
+    return "\n\n".join("\n".join(aligned([*zip(*block, strict=True)])) for block in blocks)
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -187,7 +187,8 @@ def train(command: "Command[Any, Any]") -> None:
 
             return sweep(command, [a for a in arguments if a not in written.FLAGS])
         session, built = command.prepare(arguments)
-        print("\n".join(map(printable, command.foretold(session, built))), file=sys.stderr)
+        for line in command.foretold(session, built):
+            say(line)
         threading.excepthook = lambda args: None  # TensorBoard's thread raises what the main thread then raises too
         if command.execute(session, built):
             print(printable(f"done; results in {session.folder}"))

@@ -218,7 +218,7 @@ def show(comparison: "Comparison", form: str = "text", command: str = "compare")
     if form != "text":
         print(comparison.to_latex() if form == "latex" else comparison.to_markdown(), end="")
     else:
-        print(printable(comparison.verdict()) + "\n\n" + "\n".join(command_line.fitted(comparison.table())))
+        print(f"{printable(comparison.verdict())}\n\n{command_line.fitted(comparison.table())}")
     for warning in comparison.warnings:
         command_line.complain(command, warning, 0)
 

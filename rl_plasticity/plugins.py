@@ -70,7 +70,8 @@ class Choices(UserDict[str, Made]):
     def data(self) -> dict[str, Any]:  # type: ignore[override]
         """The choices, with those of plugs, for all methods of the dict."""
         installed()
-        for name, choice in _offered[self.name].items():
+        offered: dict[str, Any] = _offered[self.name]
+        for name, choice in offered.items():
             if name not in self._given or _package(self._given[name]) != _package(choice):
                 self[name] = choice
         return self._given

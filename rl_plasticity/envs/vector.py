@@ -160,7 +160,10 @@ class Envs:
             if isinstance(error, TimeoutError):
                 why = f"an environment took longer than env.timeout_seconds={timeout:g}"
             else:
-                codes = [group.exit_code() for group in self.groups if isinstance(group, Worker)]
+                workers = [group.process for group in self.groups if isinstance(group, Worker)]
+                for process in workers:  # it may be about to end
+                    process.join(0.2)
+                codes = [process.exitcode for process in workers]
                 why = f"an environment's process died (exit codes {codes})"
             _kill(self.groups)
             raise EnvFault(why) from error
@@ -272,12 +275,6 @@ class Worker:
         if error:
             raise _raised(self.what, error, result)
         return result
-
-    def exit_code(self) -> int | None:
-        """The exit code; None while the process runs."""
-        self.process.join(0.2)  # it may be about to end
-        code: int | None = self.process.exitcode
-        return code
 
     def kill(self) -> None:
         """End the process at once. It ignores SIGTERM, and joining a process that hangs would never return."""
