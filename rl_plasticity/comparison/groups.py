@@ -18,7 +18,7 @@ from rl_plasticity.runs.names import short
 
 # Settings that do not change a run's numbers, or (threads, device) only their rounding.
 IGNORED = {"seed", "seeds", "preset", *BRANCH}
-IGNORED |= {n for kind in (Train, Supervised) for what in ("machine", "watched") for n in schema.marked(kind, what)}
+IGNORED |= {n for kind in (Train, Supervised) for n in schema.marked(kind, "machine", "watched")}
 # Settings that must be equal unless they are mixed on purpose; those of a task are then strata of the statistics.
 TASK = {"train": ("env", "total_env_steps"), "supervised": ("task", "data", "net", "num_tasks", "epochs_per_task")}
 STRATA = ("env", "task", "data")

@@ -73,13 +73,13 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
         if meant[0] in given and meant[0] != name:
             raise SettingsError(f"{meant[0]} is given twice")
         applied |= dict.fromkeys(meant, value)
-    defaults = {name: one.default for name, one in declared.items()}
+    defaults: dict[str, Any] = {"preset": start.get("preset")}
     if kind is Supervised:  # with the tasks, unless one of an intervention's periods is given
         for name in declared:
             group, _, last = name.rpartition(".")
             if name.startswith("reset.") and last in EACH_TASK and not {f"{group}.{n}" for n in EACH_TASK} & {*applied}:
                 defaults[name] = EACH_TASK[last]
-    return _made(kind, names, declared, {**defaults, "preset": start.get("preset"), **applied})
+    return _made(kind, names, declared, {**defaults, **applied})
 
 
 def load_plugs(named: Any) -> None:
@@ -117,7 +117,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     for name in (*declared, "preset"):
         if name not in values and name not in optional:
             raise SettingsError(f"the setting {name!r} is missing")
-    return _made(kind, names, declared, {name: d.default for name, d in declared.items()} | values)
+    return _made(kind, names, declared, values)
 
 
 def dump(settings: Train | Supervised) -> str:
@@ -126,16 +126,10 @@ def dump(settings: Train | Supervised) -> str:
     return text
 
 
-def marked(kind: Any, belongs_to: str) -> tuple[str, ...]:
-    """The names of a command's settings with this ``belongs_to``: ``machine`` or ``watched``."""
+def marked(kind: Any, *belongs_to: str) -> tuple[str, ...]:
+    """The names of a command's settings with one of these ``belongs_to``: ``machine``, ``watched``."""
     declared = declared_by(kind, {group: KINDS[group].default for group in GROUPS[kind]}, {})
-    return tuple(name for name, d in declared.items() if d.setting.belongs_to == belongs_to)
-
-
-def without_machine(kind: type[Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A command's flat settings without those of the machine, which do not make another run."""
-    machine = marked(kind, "machine")
-    return {name: value for name, value in settings.items() if name not in machine}
+    return tuple(name for name, d in declared.items() if d.setting.belongs_to in belongs_to)
 
 
 def declared_by(kind: type[Any], names: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Declared]:
@@ -242,10 +236,10 @@ def _checked(declared: Mapping[str, Declared], values: Mapping[str, Any]) -> dic
 
 
 def _made(
-    kind: type[Settings], names: Mapping[str, Any], declared: Mapping[str, Declared], values: Mapping[str, Any]
+    kind: type[Settings], names: Mapping[str, Any], declared: Mapping[str, Declared], values: dict[str, Any]
 ) -> Settings:
-    """The dataclass `kind` of these values, which are checked."""
-    checked = _checked(declared, values)
+    """The dataclass `kind` of these values, which are checked; a setting without one has its default."""
+    checked = _checked(declared, {name: d.default for name, d in declared.items()} | values)
     groups = {
         group: Group(name, {n.removeprefix(f"{group}."): v for n, v in checked.items() if n.startswith(f"{group}.")})
         for group, name in names.items()

@@ -288,6 +288,6 @@ def _locked(folder: RunFolder) -> FileLock:
 
 def _differences(saved: Mapping[str, Any], now: Mapping[str, Any], kind: type[Any]) -> list[str]:
     """The differences between two sets of settings, without those that belong to the machine, and a greater length."""
-    was, are = (schema.without_machine(kind, settings) for settings in (saved, now))
-    different = [n for n in was | are if was.get(n) != are.get(n) and not (n == LENGTH and are[n] > was[n])]
-    return [f"{n} is {are.get(n)!r}, was {was.get(n)!r}" for n in different]
+    machine = schema.marked(kind, "machine")
+    changed = [n for n in {**saved, **now} if n not in machine and saved.get(n) != now.get(n)]
+    return [f"{n} is {now.get(n)!r}, was {saved.get(n)!r}" for n in changed if n != LENGTH or now[n] < saved[n]]

@@ -44,9 +44,8 @@ def name(s: Train | Supervised) -> str:
 
 def identity(s: Train | Supervised) -> dict[str, Any]:
     """The settings that identify a run, flat: those that change its numbers."""
-    watched = schema.marked(type(s), "watched")
-    settings = schema.without_machine(type(s), s.flat)
-    return {name: value for name, value in settings.items() if name not in watched and name != "preset"}
+    others = {"preset", *schema.marked(type(s), "machine", "watched")}
+    return {name: value for name, value in s.flat.items() if name not in others}
 
 
 def is_free(path: Path) -> bool:
