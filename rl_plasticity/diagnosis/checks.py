@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.subject import Subject
+from rl_plasticity.diagnosis.subject import Subject, groups_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource, TrialTask, called
 from rl_plasticity.diagnosis.trials import learn
 from rl_plasticity.errors import SettingsError, first_line, in_short
@@ -129,7 +129,7 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
 
 def learning_rate(optimizers: Sequence[Optimizer]) -> list[str]:
     """A learning rate of 0, or one that a schedule has brought below a hundredth of its first value."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    groups = groups_of(optimizers)
     if groups and all(float(group["lr"]) == 0 for group in groups):
         return ["learning rate: it is 0"]
     rates = [(float(group.get("initial_lr", 0)), float(group["lr"])) for group in groups]
@@ -148,9 +148,7 @@ def of_updates(subject: Subject, task: TrialTask, seed: int, clip: float | None)
 
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     learn(net, optimizers, task.begin(net), updates := min(CHECKED, task.updates), seed, clip, note_gradients)
-    rates = {
-        id(p): group["lr"] for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]
-    }
+    rates = {id(p): group["lr"] for group in groups_of(optimizers) for p in group["params"]}
     still: dict[str, list[str]] = {}
     for name, p in net.named_parameters():
         if not p.requires_grad:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ RATE = 1e-3  # Adam's learning rate where no optimizer is known
 
 Copy = tuple[nn.Module, Sequence[Optimizer]]
 """A network that can learn, and the optimizers that train it."""
+Change = Callable[[nn.Module, Sequence[Optimizer]], object]
+"""Changes a copy, or its optimizers."""
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Subject:
         without_dropout: whether copies compute without dropout.
         another_rate: the learning rate for every task, where the optimizer's own is too low or too high for any.
         attach: attaches a regularizer to new optimizers and their network.
+        changes: called one after the other with a copy that learns as it is, and its optimizers.
     """
 
     net: nn.Module
@@ -39,6 +43,7 @@ class Subject:
     without_dropout: bool
     another_rate: float | None = None
     attach: Callable[[Sequence[Optimizer], nn.Module], object] = lambda optimizers, net: None
+    changes: Sequence[Change] = ()
 
     @property
     def runs(self) -> tuple[int, ...]:
@@ -53,13 +58,17 @@ class Subject:
         """
         if self.another_rate or not self.optimizers or not self.knows(task):
             return self.another_rate or RATE
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        rates = (max(float(group["lr"]), float(group.get("initial_lr", 0))) for group in groups)
+        rates = (max(float(group["lr"]), float(group.get("initial_lr", 0))) for group in groups_of(self.optimizers))
         return next(filter(None, rates), RATE)
 
     def knows(self, task: TrialTask) -> bool:
         """Whether the optimizer as it is can be tried on a task."""
-        return task.with_users_loss or all("Adam" in type(optimizer).__name__ for optimizer in self.optimizers)
+        return task.with_users_loss or self.is_adam
+
+    @property
+    def is_adam(self) -> bool:
+        """Whether steps do not depend on the size of the loss."""
+        return all("Adam" in type(optimizer).__name__ for optimizer in self.optimizers)
 
     def as_it_is(self, task: TrialTask) -> Copy:
         """A copy in its own number format, with its optimizers at their learning rate.
@@ -69,32 +78,29 @@ class Subject:
         net, optimizers = self._copied()
         trained = [p for p in net.parameters() if p.requires_grad]
         if optimizers and not task.with_users_loss:
-            TorchState(net, optimizers).restart_()
+            restart_(net, optimizers)
         elif not optimizers and trained:
             optimizers = [new_adam(trained, RATE)]
+        for change in self.changes:
+            change(net, optimizers)
         return net, optimizers
 
     def with_fresh_optimizer(self, task: TrialTask, times: float = 1.0) -> Copy:
         """A copy to train in full, in float32 or wider, with new optimizers of the same kind, or a new Adam.
 
         Args:
-            times: multiplies the learning rate `rate`. Other parameter groups keep their proportion to the first; those
-                that are not trained, at a rate of 0, learn as the first does.
+            times: multiplies the learning rate `rate`, see `set_rate_`.
         """
         copied, rate = self.copied(), times * self.rate(task)
         net, optimizers = copied.net, copied.optimizers
         if not optimizers or not self.knows(task):
             optimizers = [new_adam([*net.parameters()], rate)]
         else:
-            TorchState(net, optimizers).restart_()
-            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-            held = {id(p) for group in groups for p in group["params"]}
+            restart_(net, optimizers)
+            held = {id(p) for group in groups_of(optimizers) for p in group["params"]}
             if others := [p for p in net.parameters() if id(p) not in held]:
                 optimizers[0].add_param_group({"params": others})
-                groups.append(optimizers[0].param_groups[-1])
-            first = next((group["lr"] for group in groups if group["lr"]), 1.0)
-            for group in groups:
-                group["lr"] = rate * (group["lr"] / first or 1.0)
+            set_rate_(net, optimizers, rate)
         self.attach(optimizers, net)
         return net, optimizers
 
@@ -124,6 +130,23 @@ class Subject:
             if self.without_dropout and isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
         return net, optimizers
+
+
+def groups_of(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    """The parameter groups of all optimizers."""
+    return [group for optimizer in optimizers for group in optimizer.param_groups]
+
+
+def restart_(net: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    """Drop what the optimizers remember."""
+    TorchState(net, optimizers).restart_()
+
+
+def set_rate_(net: nn.Module, optimizers: Sequence[Optimizer], rate: float) -> None:
+    """Set the learning rate of the first group. Others keep their proportion to it, or take it where they have 0."""
+    first = next((group["lr"] for group in groups_of(optimizers) if group["lr"]), 1.0)
+    for group in groups_of(optimizers):
+        group["lr"] = rate * (group["lr"] / first or 1.0)
 
 
 def new_adam(parameters: Sequence[nn.Parameter], rate: float) -> torch.optim.Adam:

@@ -153,7 +153,7 @@ class Trials:
 
     def _learn(self, arm: str) -> None:
         for k, kind in enumerate(self.kinds):
-            if arm == AS_IT_IS and not self.subject.knows(self.tasks[0][k]):
+            if arm.startswith(AS_IT_IS) and not self.subject.knows(self.tasks[0][k]):
                 continue
             _, rates, losses = self.arms[arm]
             of_kind = losses.setdefault(kind, [])
@@ -166,7 +166,7 @@ class Trials:
                 of_kind.append(torch.stack([found.get(i, unknown) for i in range(len(rates))]))
 
     def _curve(self, arm: str, r: int, k: int, times: float) -> Tensor:
-        task, as_it_is = self.tasks[r][k], arm == AS_IT_IS
+        task, as_it_is = self.tasks[r][k], arm.startswith(AS_IT_IS)
         with random_states_kept(self.subject.net.parameters()):
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)

@@ -3,6 +3,8 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +14,7 @@ from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
 from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
-from rl_plasticity.diagnosis.subject import RATE, Subject, subject_of
+from rl_plasticity.diagnosis.subject import RATE, Change, Subject, groups_of, restart_, set_rate_, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
 from rl_plasticity.diagnosis.trials import BEGIN, LEARNS, UPDATES, Trials
 from rl_plasticity.errors import SettingsError
@@ -25,6 +27,7 @@ from rl_plasticity.structure.layer import unwrapped
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
 HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this part, this multiple of the rate is tried
+TINY = 1 / 30  # where Adam's rate is less than this part of `RATE`, fresh networks learn at that
 SLOW = 1.5  # a start is slow with this many times a fresh network's loss
 FEW = 3  # repeats of longer trials
 MOST = 3  # times so many, where those leave a verdict open
@@ -217,7 +220,7 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
         hindrances = checks.of_updates(subject, trials.tasks[0][-1], derive(trials.seed, 0, 2), trials.clip)
     if subject.optimizers or hindrances or any(p.dtype in checks.HALF for p in subject.net.parameters()):
         trials.run(AS_IT_IS, lambda r: subject, [1.0])
-        causes += hindrances
+        causes += hindrances + _otherwise(trials)
     if earlier is not None:
         old = _earlier(subject, earlier)
         trials.run(EARLIER, lambda r: old)
@@ -226,8 +229,15 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
 
 def _let_fresh_learn(trials: Trials) -> list[str]:
     """Let fresh networks learn; at another learning rate if they learn nothing, or little, with the optimizer's own."""
+    subject = trials.subject
+    if subject.optimizers and subject.is_adam and subject.rate(trials.tasks[0][0]) < TINY * RATE:
+        subject.another_rate = RATE
+        trials.run(FRESH)
+        if bool((trials.removed() >= HALF_LEARNED).any()):
+            return []  # `_otherwise` finds out whether the network learns at its own rate
+        subject.another_rate = None
     trials.run(FRESH)
-    subject, removed = trials.subject, trials.removed()
+    removed = trials.removed()
     rate = subject.rate(trials.tasks[0][0])
     least = removed.mean(0) if rate > RATE / 100 else removed.amin(0)  # a tiny rate may fit the easiest alone
     if rate < RATE / 3 and bool((least < LEARNS).all()):
@@ -249,6 +259,49 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
         return []
     trials.run(FRESH)
     return [cause]
+
+
+def _otherwise(trials: Trials) -> list[str]:
+    """What it is about the optimizer: its rate, its state or both, if the network learns where only that is changed."""
+    subject, arm = trials.subject, f"{AS_IT_IS}, but for one thing"
+    if not subject.optimizers or not (short := _short_of(trials, 0, 1.0)):
+        return []
+    own, rate = groups_of(subject.optimizers)[0]["lr"], subject.rate(trials.tasks[0][trials.kinds.index(short[0])])
+    state = f"the state of its {type(subject.optimizers[0]).__name__}"
+    can, was = (_as_trained(trials, short[0], one, 0) for one in (NOW, AS_IT_IS))
+
+    def helps(*changes: Change) -> Estimate | None:
+        trials.run(arm, lambda r: replace(subject, changes=changes), [1.0])
+        now = _as_trained(trials, short[0], arm, 0)
+        del trials.arms[arm]
+        return now if now.low > was.high and now.mean > (was.mean + can.mean) / 2 else None
+
+    if now := helps(at_rate := partial(set_rate_, rate=rate)):
+        return [f"learning rate: at {own:g} it learns {was}, at {rate:g} with the same moments {now}"]
+    if now := helps(restart_):
+        return [f"optimizer: with {state} it learns {was}, without {now}"]
+    if now := helps(at_rate, restart_):
+        return [f"learning rate: at {own:g} and with {state} it learns {was}, at {rate:g} without {now}"]
+    return []
+
+
+def _short_of(trials: Trials, run: int, best: float) -> list[str]:
+    """The kinds of targets of which the network learns less than half as it is trained, although it could.
+
+    Args:
+        best: what it learned of all targets, at the best rate.
+    """
+    found = []
+    for kind in trials.arms[AS_IT_IS].losses if AS_IT_IS in trials.arms else ():
+        can, own = (_as_trained(trials, kind, arm, run) for arm in (NOW, AS_IT_IS))
+        if max(can.mean, best) >= LOST and own.high < min(can.mean / 2, can.low):
+            found.append(kind)
+    return found
+
+
+def _as_trained(trials: Trials, kind: str, arm: str, run: int) -> Estimate:
+    """What an arm learned at the first rate."""
+    return _estimate(trials.score(kind, arm, 0), run)
 
 
 def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Subject:
@@ -292,11 +345,9 @@ def _judged(trials: Trials, run: int, longer: Trials | None = None) -> Judged:
     now, score = _estimate(trials.scores(NOW), run), _estimate(decides.scores(NOW), run)
     gap = 1 - PLASTIC + (score.high - score.low) / 2
     says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
-    for kind in trials.arms[AS_IT_IS].losses if AS_IT_IS in trials.arms else ():
-        can, own = (_estimate(trials.score(kind, arm, 0), run) for arm in (NOW, AS_IT_IS))
-        if (can.mean >= LOST or score.low >= PLASTIC) and own.high < min(can.mean / 2, can.low):
-            alone = f"as it is trained it learns only {own} of the task {kind!r}, at its own learning rate"
-            return "something else", f"{says}; {alone}", gap
+    for kind in _short_of(trials, run, score.mean):
+        own = _as_trained(trials, kind, AS_IT_IS, run)
+        return "something else", f"{says}; as it is trained it learns only {own} of the task {kind!r}", gap
     if now.low >= LOST and checks.learning_rate(trials.subject.optimizers):
         return "something else", f"{says}; its learning rate is gone", gap
     if decides is longer:

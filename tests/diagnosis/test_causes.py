@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from rl_plasticity import diagnose
 from rl_plasticity.diagnosis import verdict
+from rl_plasticity.diagnosis.subject import set_rate_
 from rl_plasticity.errors import SettingsError
 
 CE, MSE = F.cross_entropy, F.mse_loss
@@ -233,3 +234,85 @@ def test_fresh_networks_learn_what_has_a_rate_of_0() -> None:
     for groups in ([(net.head, 1e-3), (net.encoder, 0.0)], [(net.encoder, 0.0), (net.head, 1e-3)]):
         report = diagnose(net, **given, optimizer=adam(*groups))
         assert report.losses["a fresh network/batches"] == pytest.approx(of_whole.losses["a fresh network/batches"])
+
+
+# --- the optimizer and its rate ---------------------------------------------------------------------------------------
+
+
+def remembering(kind: type[torch.optim.Optimizer], key: str, times: float, **given):
+    """An optimizer whose second moments are far larger than today's."""
+
+    def of(net: nn.Module) -> torch.optim.Optimizer:
+        optimizer = trained(net, kind(net.parameters(), **given))
+        for state in optimizer.state.values():
+            state[key].mul_(times)
+        return optimizer
+
+    return of
+
+
+def trained(net: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    for _ in range(20):
+        optimizer.zero_grad()
+        CE(net(X), Y.flip(0)).backward()
+        optimizer.step()
+    return optimizer
+
+
+def at_its_floor(part: float, kind=torch.optim.Adam, rate: float = 3e-3, is_known: bool = True):
+    """An optimizer whose schedule has come down to this part of its first rate, which it may not know."""
+
+    def of(net: nn.Module) -> torch.optim.Optimizer:
+        optimizer = trained(net, kind(net.parameters(), lr=rate))
+        optimizer.param_groups[0].update({"initial_lr": rate} if is_known else {}, lr=part * rate)
+        return optimizer
+
+    return of
+
+
+ADAM = torch.optim.Adam
+OPTIMIZERS = {
+    "Adam's second moments": (remembering(ADAM, "exp_avg_sq", 1e8), "optimizer: with the state of its Adam it"),
+    "too few for a ratio": (remembering(torch.optim.AdamW, "exp_avg_sq", 1e4), "optimizer: .* its AdamW "),
+    "RMSprop's": (remembering(torch.optim.RMSprop, "square_avg", 1e8, lr=1e-3), "optimizer: .* RMSprop "),
+    "Adagrad's": (remembering(torch.optim.Adagrad, "sum", 1e8, lr=1e-2), "optimizer: .* Adagrad "),
+    "a tenth": (at_its_floor(0.1), "learning rate: at 0.0003 .*, at 0.003 with the same moments "),
+    "a 40th": (at_its_floor(1 / 40), "learning rate: at 7.5e-05 "),
+    "a hundredth": (at_its_floor(0.01), "learning rate: at 3e-05 "),
+    "a hundredth of SGD's": (at_its_floor(0.01, torch.optim.SGD, 0.3), "learning rate: at 0.003 .*, at 0.3 "),
+    "a thousandth, unknown": (at_its_floor(1e-3, is_known=False), "learning rate: at 3e-06 .*, at 0.001 "),
+    "1e-6 from the start": (lambda net: ADAM(net.parameters(), 1e-6), "learning rate: at 1e-06 .*, at 0.001 "),
+    "both": (
+        remembering(ADAM, "exp_avg_sq", 1e20, lr=1e-6),
+        "learning rate: at 1e-06 and with the state of its Adam .*, at 0.001 without ",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIMIZERS)
+def test_an_optimizer_with_which_a_healthy_network_does_not_learn_is_named_by_what_helps(case) -> None:
+    optimizer_of, named = OPTIMIZERS[case]
+    net = make()
+    report = diagnose(net, batches=split(X, Y), loss=CE, optimizer=optimizer_of(net), make=make, repeats=3)
+    assert report.verdict == "something else"
+    assert [said for said in report.causes if re.match(named, said)], report.causes
+    assert not report.remedies
+    assert [*report.evidence][::2] == ["your network", "as it is trained"]
+
+
+@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.parametrize("part", [1.0, 0.5])
+@pytest.mark.parametrize(("kind", "rate"), [(ADAM, 3e-3), (torch.optim.SGD, 0.3)])
+def test_an_optimizer_that_fits_is_no_cause(kind, rate, part) -> None:
+    net = make()
+    given = {"batches": split(X, Y), "loss": CE, "make": make, "repeats": 3, "remedies": False}
+    report = diagnose(net, **given, optimizer=at_its_floor(part, kind, rate)(net))
+    assert report.verdict != "something else"
+    assert not report.causes or "slow start" in report.causes[0]
+
+
+def test_rates_keep_their_proportion_and_those_of_0_become_the_first() -> None:
+    net = make()
+    optimizer = adam((net[0], 0.0), (net[2], 1e-3), (net[4], 5e-4))
+    set_rate_(net, [optimizer], 0.01)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.01, 0.01, 0.005])
