@@ -153,7 +153,6 @@ class ObservationNorm(nn.Module):
     Source: "RSNorm" of Lee et al. (2024), arXiv 2410.09754, as in their code (github.com/SonyResearch/simba).
     """
 
-    is_statistics = True
     mean: Tensor
     variance: Tensor
     count: Tensor

@@ -13,7 +13,6 @@ from rl_plasticity.metrics import statistics
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
 LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
-LONGER = "in a longer trial"  # your network
 
 
 class Estimate(NamedTuple):
@@ -76,8 +75,8 @@ class Report:
 
     @property
     def learned(self) -> Estimate | None:
-        """The score that decided: of the longer trial where there was one; None if nothing was tried."""
-        return self.evidence.get(LONGER, self.evidence.get(NOW))
+        """The score that decided; None if nothing was tried."""
+        return self.evidence.get(NOW)
 
     def to_json(self) -> str:
         """The report as JSON. Numbers that are not finite are null."""
@@ -124,10 +123,8 @@ class Report:
                 each = "".join(" " * 9 if e is None else f"{e.mean:>9.2f}" for e in means)
                 lines.append(f"  {arm:<22}{self.evidence[arm]!s:<24}{each}")
         if p := self.protocol:
-            lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
-            for kind, updates in p.get("longer_updates", {}).items():
-                how = f"{p['longer_repeats']} repeats of {updates} updates on {p['longer_inputs']} inputs"
-                lines.append(f"  ({LONGER}: {how}, {kind})")
+            updates = " and ".join(dict.fromkeys(str(n) for n in p["updates"].values()))
+            lines.append(f"  ({p['repeats']} repeats of {updates} updates, learning rates {p['rates']})")
         if self.remedies:
             cost = "" if self.remedies[0].changes is None else "changes outputs"
             lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{cost:>17}"]

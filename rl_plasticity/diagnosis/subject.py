@@ -161,18 +161,9 @@ def new_adam(parameters: Sequence[nn.Parameter], rate: float) -> torch.optim.Ada
 def subject_of(learner: Learner, shown: Callable[[nn.Module], nn.Module] = lambda net: net) -> Subject:
     """A learner's network. New weights come from its own seeds.
 
-    Modules with the attribute ``is_statistics`` keep their state in new networks: they hold statistics of the inputs.
-
     Args:
         shown: returns the part of a network that is diagnosed.
     """
     source = copy.deepcopy(learner)  # a learner counts its draws of weights
 
-    def fresh() -> nn.Module:
-        net = source.fresh()
-        for name, module in learner.net.named_modules():
-            if getattr(module, "is_statistics", False):
-                net.get_submodule(name).load_state_dict(module.state_dict())
-        return shown(net)
-
-    return Subject(shown(learner.net), (), fresh, without_dropout=True)
+    return Subject(shown(learner.net), (), lambda: shown(source.fresh()), without_dropout=True)

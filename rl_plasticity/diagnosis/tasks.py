@@ -1,22 +1,31 @@
 """The tasks that a network and fresh ones learn side by side: drawn targets, or the user's own batches."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import SettingsError, counted, first_line
 from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import wide
+from rl_plasticity.structure.operations import VIEWS, plain
 
 BATCH = 64
 BANK = 256  # inputs that get drawn targets
-LARGE_BANK = 1024  # those of a longer trial
+LARGE_BANK = 1024  # most of a diagnosis
+A_TARGET = 4  # parameters for each number to learn
+# Maps of what a network computes to a range. They come last; views and factors may follow.
+BOUNDING = {
+    "tanh", "sigmoid", "softmax", "log_softmax", "hardtanh", "hardsigmoid", "relu6", "softsign", "logsigmoid",
+    "softplus", "clamp",
+}  # fmt: skip
+AFFINE = {"mul", "add", "sub", "div"}
 
 Loss = Callable[[nn.Module, int], Tensor]
 """The loss ``[*runs]`` of a network at update number t."""
@@ -48,6 +57,43 @@ def called(net: nn.Module, inputs: Example) -> Any:
     kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
     args, kwargs = with_tensors([*arguments_of(inputs)], lambda x: x.to(kind) if x.is_floating_point() else x)
     return net(*args, **kwargs)
+
+
+class _BeforeBounds(TorchFunctionMode):
+    """Knows what went into the bounding map that a tensor comes from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[int, Tensor] = {}
+        self._kept: list[Tensor] = []  # so that no address is used twice
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name, found = plain(getattr(func, "__name__", "")), None
+        known = [a for a in args if isinstance(a, Tensor) and id(a) in self.before]
+        if name in BOUNDING and isinstance(args[0], Tensor):
+            found = args[0]
+        elif known and name in VIEWS and known[0] is args[0]:
+            found = func(self.before[id(args[0])], *args[1:], **(kwargs or {}))
+        elif (
+            len(known) == 1
+            and name in AFFINE
+            and not any(isinstance(a, Tensor) and a.requires_grad for a in args if a is not known[0])
+        ):
+            found = self.before[id(known[0])]
+        if found is not None and isinstance(result, Tensor) and found.shape == result.shape:
+            self.before[id(result)] = found
+            self._kept.append(result)
+        return result
+
+
+def before_bounds(net: nn.Module, inputs: Example) -> Any:
+    """The network's output before a last map that bounds it, such as tanh: there any target can be reached."""
+    with _BeforeBounds() as mode:
+        output = called(net, inputs)
+    return with_tensors(output, lambda x: mode.before.get(id(x), x))
 
 
 # --- tasks on a bank of inputs ----------------------------------------------------------------------------------------
@@ -119,7 +165,9 @@ def _laid_out(output: Any, runs: int, axis: int) -> Tensor:
     return torch.cat([_columns(wide(x).movedim(axis, runs), runs) for x in alike], -1)
 
 
-def outputs_of(net: nn.Module, bank: Bank) -> tuple[Callable[[Any], Tensor], Tensor]:
+def outputs_of(
+    net: nn.Module, bank: Bank, call: Callable[[nn.Module, Example], Any] = called
+) -> tuple[Callable[[Any], Tensor], Tensor]:
     """A function that lays out the network's outputs, and the outputs for the whole bank, ``[*runs, n, outputs]``.
 
     Raises:
@@ -129,7 +177,7 @@ def outputs_of(net: nn.Module, bank: Bank) -> tuple[Callable[[Any], Tensor], Ten
     k = bank.axis
     with torch.no_grad():
         try:
-            output = called(net, bank.example)
+            output = call(net, bank.example)
         except Exception as error:  # whatever a network may raise
             raise SettingsError(f"the network cannot be called with the inputs: {first_line(error)}") from error
     shape = next(([*x.shape] for x in tensors_in(output) if x.is_floating_point()), [])
@@ -151,14 +199,16 @@ def outputs_of(net: nn.Module, bank: Bank) -> tuple[Callable[[Any], Tensor], Ten
 
 
 def drawn_tasks(
-    fresh: nn.Module, bank: Bank, own: tuple[Criterion, Any] | None, seed: int, updates: int
+    nets: Sequence[nn.Module], bank: Bank, own: tuple[Criterion, Any] | None, seed: int, updates: int
 ) -> list[TrialTask]:
     """Tasks with targets drawn for these inputs.
+
+    A last map that bounds the outputs (tanh, softmax) is left out, so that a network can reach its targets.
 
     ``noise``: y = f_0(x) + s e, independent standard normal e; ``teacher``: y = f_0(x) + s g(x), where g is a random
     network of one hidden layer, standardized. The loss of both is the mean of ((f(x) - y) / s)^2, which is 1 for a
     network that learns nothing. f_0 is what the arm itself computes before it learns, so nothing has to be unlearned.
-    s is the standard deviation of f_0 over the inputs, for each output, and at least the fresh network's.
+    s is the largest standard deviation over the inputs that an output of one of the `nets` has, the same for all arms.
 
     ``own``: the user's loss with drawn targets. Whole numbers are drawn from those that occur, others are permuted.
 
@@ -167,21 +217,21 @@ def drawn_tasks(
         seed: seed of all draws.
     """
     generator = torch.Generator().manual_seed(seed)
-    layout, flat = outputs_of(fresh, bank)
-    least = flat.std(bank.axis, keepdim=True)
-    least = torch.where(least > 0, least, 1)
+    layout, flat = outputs_of(nets[0], bank, before_bounds)
+    call = called if torch.equal(flat, outputs_of(nets[0], bank)[1]) else before_bounds
+    spreads = [outputs_of(net, bank, call)[1].std(bank.axis, keepdim=True) for net in nets]
+    scale = reduce(torch.maximum, spreads)
+    scale = torch.where(scale > 0, scale, 1)
     order = _orders(bank.size, BATCH, updates, generator)
     n, outputs = flat.shape[-2:]
     noise = torch.randn(n, outputs, generator=generator)
     changes = {"noise": noise, "teacher": _teacher(bank, outputs, generator)}
 
     def begin(change: Tensor, net: nn.Module) -> Loss:
-        start = outputs_of(net, bank)[1]
-        scale = torch.maximum(start.std(bank.axis, keepdim=True), least)
-        targets = start + scale * change
+        targets = outputs_of(net, bank, call)[1] + scale * change
 
         def loss(net: nn.Module, t: int) -> Tensor:
-            output = layout(called(net, bank.rows(bank.example, order[t])))
+            output = layout(call(net, bank.rows(bank.example, order[t])))
             wanted: Tensor = bank.rows(targets, order[t])
             return ((output - wanted) / scale).square().mean((-2, -1))
 
@@ -295,11 +345,17 @@ class TaskSource:
                 raise SettingsError(f"the first batch cannot be learned: {first_line(error)}") from error
         return cls(None, batches=batches, criterion=loss)
 
-    def longer(self) -> "TaskSource | None":
-        """That of longer trials: more of the inputs, and the user's loss alone where it is known; None for batches."""
+    def whole(self, net: nn.Module) -> "TaskSource":
+        """The same with as many inputs as `net` can learn targets for, and the user's loss alone where it is known."""
         if self.bank is None:
-            return None
-        return replace(self, bank=Bank(self.bank.inputs, self.bank.runs, LARGE_BANK), own_alone=self.own is not None)
+            return self
+        outputs = outputs_of(net, self.bank)[1].shape[-1]
+        most = sum(p.numel() for p in net.parameters()) // math.prod(self.bank.runs) // (A_TARGET * outputs)
+        return replace(
+            self,
+            bank=Bank(self.bank.inputs, self.bank.runs, min(LARGE_BANK, max(BANK, most))),
+            own_alone=self.own is not None,
+        )
 
     @property
     def given(self) -> list[Sequence[Any]]:
@@ -318,8 +374,8 @@ class TaskSource:
         largest: Example = max(inputs, key=lambda one: sum(x.numel() for x in tensors_in(one)))
         return largest
 
-    def tasks(self, fresh: nn.Module, seed: int, updates: int) -> list[TrialTask]:
-        """The tasks of one repeat."""
+    def tasks(self, nets: Sequence[nn.Module], seed: int, updates: int) -> list[TrialTask]:
+        """The tasks of one repeat, for a fresh network and the one that is diagnosed."""
         if self.bank is None:
             return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
-        return drawn_tasks(fresh, self.bank, self.own, seed, updates)[-1 if self.own_alone else 0 :]
+        return drawn_tasks(nets, self.bank, self.own, seed, updates)[-1 if self.own_alone else 0 :]

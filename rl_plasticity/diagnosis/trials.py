@@ -6,27 +6,26 @@ updates.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.report import AS_IT_IS, FRESH, NOW
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import Loss, TaskSource, TrialTask
+from rl_plasticity.diagnosis.tasks import Loss, TaskSource, TrialTask, called
 from rl_plasticity.seeding import derive, random_states_kept
 
-UPDATES = 100  # in a trial on drawn targets
+UPDATES = 100  # fewest of a trial, unless the user gives their number
+LONGEST = 2400  # most
+TIMES = 3  # factor of the updates where a verdict has to wait
 USERS = ("own", "batches")  # kinds of targets with the user's loss
-RATES = (1.0, 3.0)  # times the learning rate: no arm loses by its rate
-MORE_RATES = (1.0, 3.0, 10.0)  # those of a longer trial
-LONGEST = 2400  # updates of a longer trial
-LEARNED = 0.9  # the part of the loss that a fresh network removes before the second half of a longer trial
+RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
+LEARNED = 0.9  # the part of the loss that a fresh network removes before the second half of a trial
 STRIDE = 40  # updates over which a loss is averaged to find that time
 LEARNS = 0.1  # the part of the loss that a fresh network must remove before anything is compared with it
-FIRST, BEGIN, END = range(3)  # losses of a curve: the first one, the means of its first fifth and of its last tenth
 
 
 def never(losses: list[Tensor]) -> bool:
@@ -83,25 +82,24 @@ class Arm(NamedTuple):
     Args:
         of_repeat: makes the network of a repeat.
         rates: multiples of the learning rate.
-        losses: for each kind of targets a tensor ``[rates, 3, runs]`` for each repeat: the `FIRST` loss, those at the
-            `BEGIN` and at the `END`. They are infinite for a rate that was not chosen.
+        curves: for each kind of targets and each repeat, the losses ``[updates, runs]`` by rate.
     """
 
     of_repeat: Callable[[int], Subject]
     rates: Sequence[float]
-    losses: dict[str, list[Tensor]]
+    curves: dict[str, list[dict[float, Tensor]]]
 
 
 class Trials:
     """What every arm learns of every task.
 
-    A longer trial has the same parts, but more learning rates, of which an arm tries all in the first repeat alone. It
-    takes twice the updates after which fresh networks have removed `LEARNED` of the loss, `LONGEST` at most: a network
-    that has to unlearn much needs longer than a fresh one, and has lost nothing if it gets there.
+    A trial takes twice the updates after which fresh networks have removed `LEARNED` of the loss, from `UPDATES` to
+    `LONGEST`. `go_on` makes it `TIMES` as long. In the first repeat an arm tries all learning rates, later the one that
+    ended best.
 
     Args:
         source: what tasks are made of.
-        updates: number of updates of each trial; None for longer trials.
+        updates: number of updates of each trial, the same for all kinds of targets; None: found as above.
         clip: the largest norm of the gradient, for the arm that learns as the network is trained.
 
     Attributes:
@@ -109,21 +107,22 @@ class Trials:
         tasks: those of each repeat.
         kinds: the names of a repeat's tasks.
         arms: those that have learned, by name.
-        limits: number of updates of a kind of targets, where it is less than `updates`.
+        lengths: number of updates of each kind of targets, of a fresh network and the one that is diagnosed.
+        first: the same before trials went on, of all other arms.
     """
 
     def __init__(
         self, subject: Subject, source: TaskSource, repeats: int, updates: int | None, clip: float | None, seed: int
     ) -> None:
         self.subject, self.source, self.clip, self.seed = subject, source, clip, seed
-        self.is_longer, self.updates = updates is None, updates or LONGEST
-        self.rates = MORE_RATES if self.is_longer else RATES
-        self.limits: dict[str, int] = {}
+        self.given, self._finds = updates, False
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[TrialTask]] = []
         self.arms: dict[str, Arm] = {}
+        self.statistics = _statistics(subject, source)
         self.draw(repeats)
         self.kinds = [task.name for task in self.tasks[0]]
+        self.lengths = self.first = dict.fromkeys(self.kinds, updates or LONGEST)
 
     def draw(self, repeats: int) -> None:
         """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
@@ -131,8 +130,10 @@ class Trials:
             with random_states_kept(self.subject.net.parameters()):
                 torch.manual_seed(derive(self.seed, r, 0))
                 self.fresh.append(self.subject.fresh().train())
-                start = self.subject.copied(self.fresh[-1]).net
-                self.tasks.append(self.source.tasks(start, derive(self.seed, r, 1), self.updates))
+                for name, value in self.statistics.items():
+                    self.fresh[-1].get_buffer(name).copy_(value)
+                nets = [self.subject.copied(self.fresh[-1]).net, self.subject.copied().net]
+                self.tasks.append(self.source.tasks(nets, derive(self.seed, r, 1), self.given or LONGEST))
         for arm in self.arms:
             self._learn(arm)
 
@@ -146,37 +147,59 @@ class Trials:
             rates: multiples of the learning rate; by default those of all arms.
         """
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
-        self.arms[arm] = Arm(copied, rates or self.rates, {})
+        self.arms[arm] = Arm(copied, rates or RATES, {})
+        self._finds = arm == FRESH and self.given is None
+        if self._finds:
+            self.lengths = self.first = dict.fromkeys(self.kinds, LONGEST)
         self._learn(arm)
-        if not self.arms[arm].losses:  # the optimizer as it is can be tried on no task
+        self._finds = False
+        if not self.arms[arm].curves:  # the optimizer as it is can be tried on no task
             del self.arms[arm]
+
+    def go_on(self, arms: Sequence[str] = (FRESH, NOW)) -> bool:
+        """Make the trials longer for these arms; False if they are as long as they may be."""
+        if self.given is not None or min(self.lengths.values()) >= LONGEST:
+            return False
+        longer = {kind: min(LONGEST, TIMES * updates) for kind, updates in self.lengths.items()}
+        for arm in arms:
+            of_repeat, rates, curves = self.arms[arm]
+            used = {min(rates)}.union(*({rates[i] for i in self._best(kind, arm).tolist()} for kind in self.kinds))
+            kept = {kind: of for kind, of in curves.items() if longer[kind] == self.lengths[kind]}
+            self.arms[arm] = Arm(of_repeat, sorted(used), kept)
+        self.lengths = longer
+        for arm in arms:
+            self._learn(arm)
+        return True
+
+    @property
+    def is_first(self) -> bool:
+        """Whether trials can go on and have not done so yet."""
+        return self.given is None and self.lengths is self.first and min(self.lengths.values()) < LONGEST
 
     def _learn(self, arm: str) -> None:
         for k, kind in enumerate(self.kinds):
             if arm.startswith(AS_IT_IS) and not self.subject.knows(self.tasks[0][k]):
                 continue
-            _, rates, losses = self.arms[arm]
-            of_kind = losses.setdefault(kind, [])
+            _, rates, curves = self.arms[arm]
+            of_kind = curves.setdefault(kind, [])
             for r in range(len(of_kind), len(self.tasks)):
-                chosen = self._best(kind, arm).tolist() if self.is_longer and r else range(len(rates))
-                curves = {i: self._curve(arm, r, k, rates[i]) for i in chosen}
-                # In the first repeat a later rate may have been quicker, and lowered the limit.
-                found = {i: _summary(curve[: self.limits.get(kind)]) for i, curve in curves.items()}
-                unknown = torch.full_like(found[chosen[0]], math.inf)
-                of_kind.append(torch.stack([found.get(i, unknown) for i in range(len(rates))]))
+                best = {rates[i] for i in self._best(kind, arm).tolist()} if r else {*rates}
+                own = {1.0} & {*rates} if self.subject.optimizers else set()  # as the network is trained
+                chosen = best | own
+                of_kind.append({rate: self._curve(arm, r, k, rate) for rate in chosen})
 
     def _curve(self, arm: str, r: int, k: int, times: float) -> Tensor:
         task, as_it_is = self.tasks[r][k], arm.startswith(AS_IT_IS)
         with random_states_kept(self.subject.net.parameters()):
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
-            updates = self.limits.get(task.name, task.updates)
-            ends = self._limit(task) if self.is_longer and arm == FRESH and r == 0 else never
+            length = (self.lengths if arm in (FRESH, NOW, EARLIER) else self.first)[task.name]
+            ends = self._learned(task) if self._finds and r == 0 else never
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
-            curve = learn(net, optimizers, task.begin(net), updates, seed, clip, ends=ends)
+            curve = learn(net, optimizers, task.begin(net), length, seed, clip, ends=ends)
         return curve.reshape(len(curve), -1)
 
-    def _limit(self, task: TrialTask) -> Callable[[list[Tensor]], bool]:
+    def _learned(self, task: TrialTask) -> Callable[[list[Tensor]], bool]:
         """End at twice the number of updates after which most of the loss is removed in all runs, then for all arms."""
         reached = 0
 
@@ -186,54 +209,77 @@ class Trials:
                 nothing = losses[0] if task.nothing is None else torch.tensor(task.nothing)
                 removed = (nothing - torch.stack(losses[-STRIDE:]).mean(0)) / nothing.abs()
                 reached = len(losses) if bool((removed >= LEARNED).all()) else 0
-            if not reached or len(losses) < 2 * reached:
+            if not reached or len(losses) < max(UPDATES, 2 * reached):
                 return False
-            self.limits[task.name] = len(losses)
+            self.lengths[task.name] = len(losses)  # of `first` too
             return True
 
         return ends
 
-    def _losses(self, kind: str, arm: str, which: int) -> Tensor:
-        """A loss of each curve, ``[repeats, rates, runs]``."""
-        return torch.stack(self.arms[arm].losses[kind])[:, :, which]
-
     def _best(self, kind: str, arm: str) -> Tensor:
-        """The number of the learning rate that ends best, ``[runs]``."""
-        return self._losses(kind, arm, END).mean(0).argmin(0)
+        """The number of the learning rate that ends best in the first repeat, ``[runs]``."""
+        _, rates, curves = self.arms[arm]
+        return torch.stack([_end(curves[kind][0][rate], self._at(kind, arm)) for rate in rates]).argmin(0)
 
-    def loss(self, kind: str, arm: str, which: int = END, rate: int | None = None) -> Tensor:
-        """A loss of an arm, ``[repeats, runs]``: at this rate, or at the one that ends best for each run."""
-        values = self._losses(kind, arm, which)
-        if rate is not None:
-            return values[:, rate]
-        return values.gather(1, self._best(kind, arm).expand(len(values), 1, -1))[:, 0]
+    def _at(self, kind: str, arm: str) -> int:
+        """The number of updates at which an arm is looked at."""
+        return (self.lengths if arm in (FRESH, NOW, EARLIER) else self.first)[kind]
+
+    def loss(self, kind: str, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
+        """An arm's mean loss over the last tenth of `at` updates, ``[repeats, runs]``.
+
+        Args:
+            rate: a multiple of the learning rate; by default the one that ends best for each run.
+            at: by default all updates that the arm has made.
+        """
+        _, rates, curves = self.arms[arm]
+        chosen = self._best(kind, arm).tolist() if rate is None else [rates.index(rate)] * self._num_runs
+        ends = [
+            [_end(of[rates[i]], at or self._at(kind, arm))[run] for run, i in enumerate(chosen)] for of in curves[kind]
+        ]
+        return torch.stack([torch.stack(of_repeat) for of_repeat in ends])
+
+    @property
+    def _num_runs(self) -> int:
+        return math.prod(self.subject.runs)
 
     def nothing(self, kind: str) -> Tensor:
         """The loss of a network that learned nothing, ``[repeats, runs]``."""
         given = self.tasks[0][self.kinds.index(kind)].nothing
-        first = self._losses(kind, FRESH, FIRST).amin(1)  # the same at all rates
+        first = torch.stack([next(iter(of.values()))[0] for of in self.arms[FRESH].curves[kind]])  # alike at all rates
         return first.mean(0, keepdim=True).expand_as(first) if given is None else torch.full_like(first, given)
 
-    def score(self, kind: str, arm: str, rate: int | None = None) -> Tensor:
-        """What the arm learned, as a part of what a fresh network learned, ``[repeats, runs]``, from -1 to 2.
+    def score(
+        self, kind: str, arm: str, rate: float | None = None, at: int | None = None, least: float = -1.0
+    ) -> Tensor:
+        """What the arm learned, as a part of what a fresh network learned, ``[repeats, runs]``, from `least` to 2.
 
-        (L_0 - L) / (L_0 - L_fresh), where L is the arm's loss at the end, L_fresh the fresh network's, and L_0 the loss
-        of a network that learned nothing.
+        (L_0 - L) / (L_0 - L_fresh), where L is the arm's loss at the end, L_fresh the fresh network's after as many
+        updates, and L_0 the loss of a network that learned nothing.
         """
-        nothing = self.nothing(kind)
-        value = (nothing - self.loss(kind, arm, rate=rate)) / (nothing - self.loss(kind, FRESH, rate=rate))
-        return value.nan_to_num(nan=-1.0, posinf=2.0, neginf=-1.0).clamp(-1, 2)
+        nothing, at = self.nothing(kind), at or self._at(kind, arm)
+        value = (nothing - self.loss(kind, arm, rate, at)) / (nothing - self.loss(kind, FRESH, rate, at))
+        return value.nan_to_num(nan=least, posinf=2.0, neginf=least).clamp(least, 2)
 
-    def scores(self, arm: str) -> Tensor:
+    def scores(
+        self, arm: str, of: float = 1.0, least: float = -1.0, lengths: Mapping[str, int] | None = None
+    ) -> Tensor:
         """The score over all kinds of targets: the mean of the drawn ones, or the user's own where that is worse.
 
         The user's own is worse in a run where its mean over the repeats is smaller. A kind of which fresh networks
         learn nothing does not count, unless there is no other.
+
+        Args:
+            of: the part of the updates after which it is taken.
+            lengths: numbers of updates; by default all that the arm has made.
         """
-        kinds = [*self.arms[arm].losses]
+        kinds = [*self.arms[arm].curves]
+        ats = {kind: max(1, round(of * (lengths or {}).get(kind, self._at(kind, arm)))) for kind in kinds}
         learned = self.removed(kinds)
         counts = (learned >= LEARNS) | (learned < LEARNS).all(0)
-        every = torch.stack([self.score(kind, arm) for kind in kinds])  # [kinds, repeats, runs]
+        every = torch.stack(
+            [self.score(kind, arm, at=ats[kind], least=least) for kind in kinds]
+        )  # [kinds, repeats, runs]
         every = every.masked_fill(~counts.unsqueeze(1), math.nan)
         drawn = torch.tensor([kind not in USERS for kind in kinds])
         means = torch.stack([every[chosen].nanmean(0) for chosen in (drawn, ~drawn) if chosen.any()])
@@ -246,14 +292,35 @@ class Trials:
         return torch.stack([((nothing - end) / nothing.abs()).mean(0) for nothing, end in pairs])
 
     def best_rate(self) -> float:
-        """The multiple of the learning rate that ends best for fresh networks in most tasks and runs, of two."""
-        return self.rates[int(torch.stack([self._best(kind, FRESH) for kind in self.kinds]).float().mean().round())]
+        """The multiple of the learning rate that ends best for fresh networks in most tasks and runs."""
+        best = torch.stack([self._best(kind, FRESH) for kind in self.kinds]).flatten()
+        return RATES[int(best.mode().values)]
 
 
-def _summary(curve: Tensor) -> Tensor:
-    """The losses of a curve ``[updates, runs]`` that are kept, ``[3, runs]``."""
-    begin, end = max(1, len(curve) // 5), max(1, round(len(curve) / 10))
-    return torch.stack([curve[0], curve[:begin].mean(0), curve[-end:].mean(0)])
+def _end(curve: Tensor, at: int) -> Tensor:
+    """The mean loss ``[runs]`` over the last tenth of the first `at` updates."""
+    return curve[at - max(1, round(at / 10)) : at].mean(0)
+
+
+def _statistics(subject: Subject, source: TaskSource) -> dict[str, Tensor]:
+    """The network's buffers that a call while it trains leaves alone, as statistics of its inputs: fresh ones get them.
+
+    Buffers of torch's own modules, and those that a call changes, belong to the weights.
+    """
+    net = subject.copied().net
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    try:
+        with random_states_kept(net.parameters()), torch.no_grad():
+            called(net, source.example)
+    except Exception:  # which the tasks say better
+        return {}
+    return {
+        name: buffer
+        for name, buffer in subject.copied().net.named_buffers()
+        if torch.equal(buffer, before[name])
+        and torch.equal(net.get_buffer(name), buffer)
+        and not type(net.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.")
+    }
 
 
 def trainability(subject: Subject, source: TaskSource, repeats: int, updates: int = UPDATES) -> Tensor:

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, LONGER, NOW, Estimate, Remedy, Report, Verdict
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.subject import RATE, Change, Subject, groups_of, restart_, set_rate_, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
-from rl_plasticity.diagnosis.trials import BEGIN, LEARNS, UPDATES, Trials
+from rl_plasticity.diagnosis.trials import LEARNS, RATES, TIMES, Trials
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -28,9 +28,8 @@ from rl_plasticity.structure.layer import unwrapped
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
 HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this part, this multiple of the rate is tried
 TINY = 1 / 30  # where Adam's rate is less than this part of `RATE`, fresh networks learn at that
-SLOW = 1.5  # a start is slow with this many times a fresh network's loss
-FEW = 3  # repeats of longer trials
-MOST = 3  # times so many, where those leave a verdict open
+CLOSER = 0.8  # curves approach each other if the gap falls to this part of what it was after a third of the updates
+MOST = 3  # times so many repeats, where they leave a verdict open
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
@@ -51,7 +50,7 @@ def diagnose(
     earlier: nn.Module | Mapping[str, Tensor] | None = None,
     max_grad_norm: float | None = None,
     remedies: bool = True,
-    repeats: int = 5,
+    repeats: int = 3,
     updates: int | None = None,
     seed: int = 0,
 ) -> Report:
@@ -63,22 +62,20 @@ def diagnose(
 
     The score of a network is (L_0 - L) / (L_0 - L_fresh): what it removed of the loss, as a share of what a fresh
     network removed. L is the mean loss over the last tenth of the updates, at the best of several learning rates. L_0
-    is the loss of a network that has learned nothing. The scores of the drawn targets are averaged. With the user's own
-    loss, the score is the smaller one of that mean and the score of the user's loss.
+    is the loss of a network that has learned nothing. The scores of drawn targets are averaged; with `loss` and
+    `targets` those of the user's loss count alone.
 
-    Drawn targets are learned in two kinds of trials. The short ones have 256 inputs and 100 updates. The longer ones
-    have up to 1024 inputs, the user's loss alone where it is given, and twice the updates after which a fresh network
-    has removed 0.9 of the loss, 2400 at most. So a network that only has to unlearn more is not taken for a lost one.
-    The verdict on the 95 % interval over the repeats of the longer trials (of the only ones with `updates` or
-    `batches`):
+    Trials take twice the updates after which a fresh network has removed 0.9 of the loss. They go on, three times as
+    long each time and up to 2400 updates, while the network is behind and still catching up: a network that unlearns
+    an old task first has not lost its plasticity. The verdict on the 95 % interval over the repeats:
 
     - ``plastic``: it lies above 0.9;
-    - ``losing``: it lies below 0.9, or more than 0.1 below the earlier network in the short trials;
-    - ``lost``: it lies below 0.9, and that of the short or the longer trials below 0.5;
+    - ``losing``: it lies below 0.9, or more than 0.1 below the earlier network, and the gap no longer closes;
+    - ``lost``: the same, below 0.5;
     - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; or
       no network could learn these data, and nothing was tried. `causes` has the findings;
-    - ``not detectable``: the interval contains 0.9, or a fresh network hardly learns either. `smallest_gap` is the
-      smallest gap that this number of repeats would have shown.
+    - ``not detectable``: the interval contains 0.9; or the network is behind but still catches up at the end; or a
+      fresh network hardly learns either. `smallest_gap` is the smallest gap that so many repeats would have shown.
 
     The network, its optimizer, modes, gradients and all global random states do not change. Copies learn without an
     attached regularizer.
@@ -90,7 +87,7 @@ def diagnose(
     Args:
         net: any network. A `Learner` stands for its network, and makes the new weights.
         inputs: a fixed batch: a tensor, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``), with at least 4 times
-            as many rows as the network has outputs. At most 256 rows are used.
+            as many rows as the network has outputs. At most 1024 rows are used.
         loss: ``loss(output, targets)``, a mean over the batch, with `targets` or `batches`; ``loss(output)`` for
             batches that are a dict or a tensor.
         targets: the targets of `inputs`. A third kind of task draws new targets like them and learns them with `loss`.
@@ -101,10 +98,9 @@ def diagnose(
         earlier: the network at an earlier time, or its state_dict.
         max_grad_norm: the norm to which training clips the gradients.
         remedies: whether to try remedies on copies if plasticity was lost.
-        repeats: number of draws of fresh weights, targets and order; 3 of them in longer trials. As many are added,
-            twice at most, where the interval leaves the verdict open.
-        updates: updates of each trial. Then there are no longer trials. With `batches` it is by default 100, or the
-            number of batches if that is larger.
+        repeats: number of draws of fresh weights, targets and order. As many are added, twice at most, where the
+            interval leaves the verdict open.
+        updates: updates of each trial, which then does not go on.
         seed: seed of all draws.
 
     Raises:
@@ -124,7 +120,6 @@ def diagnose(
         raise SettingsError("batches= stands in place of inputs and targets=: leave them out")
     else:
         source = TaskSource.of_batches(subject.copied().net, batches, loss)
-        updates = updates or max(UPDATES, len(batches))
     (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
     return report
 
@@ -168,25 +163,18 @@ def reports(
     """The report of each run, in order; one report for an ordinary network.
 
     Args:
-        updates: updates of each trial; None: `UPDATES`, and longer trials of drawn targets, which decide.
+        updates: updates of each trial; None: as many as a verdict needs.
         beside: further findings for each run, which explain why it does not learn although nothing is lost.
     """
     every = range(math.prod(subject.runs))
     beside = beside or [()] * len(every)
-    trials = Trials(subject, source, repeats, updates or UPDATES, clip, seed)
+    trials = Trials(subject, source.whole(subject.copied().net), repeats, updates, clip, seed)
     if unusable := checks.not_finite(subject.net) or _of_data(trials):
         return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
     causes = _let_arms_learn(trials, earlier)
-    longer = None
-    if updates is None and (more := source.longer()):
-        longer = Trials(subject, more, min(repeats, FEW), None, None, seed)
-        longer.run(FRESH)
-        longer.run(NOW, lambda r: subject)
-    judged = _all_judged(trials, longer, every)
+    judged = _all_judged(trials, every)
     tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
-    protocol = _protocol(trials, longer) | {
-        "not_applicable": [name for name in REMEDIES if tried and name not in tried]
-    }
+    protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
     mine, fresh = _metrics(trials)
     found = []
     for run, (verdict, why, gap) in enumerate(judged):
@@ -198,7 +186,7 @@ def reports(
         elif verdict == "plastic":
             verdict = "something else" if beside[run] else verdict
             said += _slow_start(trials, run)
-        numbers = *_numbers(trials, longer, run), _symptoms(mine, fresh, run)
+        numbers = *_numbers(trials, run), _symptoms(mine, fresh, run)
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
 
@@ -292,7 +280,7 @@ def _short_of(trials: Trials, run: int, best: float) -> list[str]:
         best: what it learned of all targets, at the best rate.
     """
     found = []
-    for kind in trials.arms[AS_IT_IS].losses if AS_IT_IS in trials.arms else ():
+    for kind in trials.arms[AS_IT_IS].curves if AS_IT_IS in trials.arms else ():
         can, own = (_as_trained(trials, kind, arm, run) for arm in (NOW, AS_IT_IS))
         if max(can.mean, best) >= LOST and own.high < min(can.mean / 2, can.low):
             found.append(kind)
@@ -301,7 +289,7 @@ def _short_of(trials: Trials, run: int, best: float) -> list[str]:
 
 def _as_trained(trials: Trials, kind: str, arm: str, run: int) -> Estimate:
     """What an arm learned at the first rate."""
-    return _estimate(trials.score(kind, arm, 0), run)
+    return _estimate(trials.score(kind, arm, 1.0, trials.first[kind]), run)
 
 
 def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Subject:
@@ -323,39 +311,39 @@ def _estimate(values: Tensor, run: int) -> Estimate:
     return Estimate.of(values[:, run].tolist())
 
 
-def _all_judged(trials: Trials, longer: Trials | None, every: range) -> list[Judged]:
-    """The verdict on each run. Further repeats are drawn while one is open that they may still settle."""
-    decides = longer or trials
-    first = len(decides.tasks)
+def _all_judged(trials: Trials, every: range) -> list[Judged]:
+    """The verdict on each run. Trials go on, and further repeats are drawn, while one is open that they may settle."""
+    first = len(trials.tasks)
     while True:
-        judged = [_judged(trials, run, longer) for run in every]
-        is_open = any(verdict == "not detectable" and gap is not None for verdict, _, gap in judged)
-        if not is_open or len(decides.tasks) >= MOST * first:
-            return judged
-        decides.draw(first)
+        judged = [_judged(trials, run) for run in every]
+        if any(one is None for one in judged) and trials.go_on([a for a in (FRESH, NOW, EARLIER) if a in trials.arms]):
+            continue
+        decided = [one or _open(trials, run) for run, one in enumerate(judged)]
+        is_open = any(verdict == "not detectable" and gap is not None for verdict, _, gap in decided)
+        if not is_open or None in judged or len(trials.tasks) >= MOST * first:
+            return decided
+        trials.draw(first)
 
 
-def _judged(trials: Trials, run: int, longer: Trials | None = None) -> Judged:
-    made = [one for one in (longer, trials) if one is not None]
-    decides = next((one for one in made if float(one.removed()[:, run].amax()) >= LEARNS), None)
-    if decides is None:
-        removed = float(trials.removed()[:, run].amax())
+def _judged(trials: Trials, run: int) -> Judged | None:
+    """The verdict on a run; None where the network is behind, but may catch up if the trials go on."""
+    if (removed := float(trials.removed()[:, run].amax())) < LEARNS:
         why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
         return "not detectable", why, None
-    now, score = _estimate(trials.scores(NOW), run), _estimate(decides.scores(NOW), run)
-    gap = 1 - PLASTIC + (score.high - score.low) / 2
-    says = f"with a fresh optimizer it learns {now} of what a fresh network learns"
+    score, gap, says = _said(trials, run)
     for kind in _short_of(trials, run, score.mean):
         own = _as_trained(trials, kind, AS_IT_IS, run)
         return "something else", f"{says}; as it is trained it learns only {own} of the task {kind!r}", gap
-    if now.low >= LOST and checks.learning_rate(trials.subject.optimizers):
+    if score.low >= LOST and checks.learning_rate(trials.subject.optimizers):
         return "something else", f"{says}; its learning rate is gone", gap
-    if decides is longer:
-        says = f"{says} in {trials.updates} updates, and {score} in a longer trial"
+    behind = _behind(trials, run)
+    if any(now.low > 1 - PLASTIC for now, _ in behind) and (
+        trials.is_first or any(now.mean < CLOSER * before.mean for now, before in behind if now.low > 1 - PLASTIC)
+    ):
+        return None
     if score.high < PLASTIC:
-        return "lost" if min(now.high, score.high) < LOST else "losing", says, gap
-    if EARLIER in trials.arms:
-        fell = _estimate(trials.scores(EARLIER) - trials.scores(NOW), run)
+        return _bad(trials, run)
+    for fell, _ in behind[1:]:
         if fell.low > 1 - PLASTIC:
             return "losing", f"{says}; this is {fell} less than earlier, compared repeat by repeat", gap
     if score.low >= PLASTIC:
@@ -363,45 +351,77 @@ def _judged(trials: Trials, run: int, longer: Trials | None = None) -> Judged:
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 
 
+def _open(trials: Trials, run: int) -> Judged:
+    """The verdict on a run that is behind when the trials are over: bad unless it would soon have caught up."""
+    _, gap, says = _said(trials, run)
+    behind = [(now, before) for now, before in _behind(trials, run) if now.low > 1 - PLASTIC]
+    if all(
+        now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in behind
+    ):  # as much again in three times as many
+        return "not detectable", f"{says}, and still catches up: give more updates", gap
+    return _bad(trials, run)
+
+
+def _bad(trials: Trials, run: int) -> Judged:
+    """The verdict on a run that is behind, unless it learns one kind of drawn targets as a fresh network does."""
+    score, gap, says = _said(trials, run)
+    of_kinds = {kind: _estimate(trials.score(kind, NOW), run) for kind in trials.kinds}
+    if equal := [kind for kind, one in of_kinds.items() if one.high >= PLASTIC and len(of_kinds) > 1]:
+        return "not detectable", f"{says}, but all of the targets {equal[0]!r}: your next task decides, batches=", gap
+    return "lost" if score.high < LOST else "losing", says, gap
+
+
+def _said(trials: Trials, run: int) -> tuple[Estimate, float, str]:
+    """The score, the smallest gap that would have been detected, and a clause that states the score."""
+    score = _estimate(trials.scores(NOW), run)
+    gap = 1 - PLASTIC + (score.high - score.low) / 2
+    return score, gap, f"with a fresh optimizer it learns {score} of what a fresh network learns"
+
+
+def _behind(trials: Trials, run: int) -> list[tuple[Estimate, Estimate]]:
+    """How far it is behind a fresh network, and an earlier one: at the end, and after a third of the updates."""
+    of = [[trials.scores(arm, part, -1e3) for part in (1.0, 1 / TIMES)] for arm in (NOW, EARLIER) if arm in trials.arms]
+    now, *earlier = of
+    others = [[torch.ones_like(now[0])] * 2, *earlier]
+    return [tuple(_estimate(o - n, run) for o, n in zip(other, now, strict=True)) for other in others]  # type: ignore[misc]
+
+
 # --- what the report has ----------------------------------------------------------------------------------------------
 
 
-def _numbers(trials: Trials, longer: Trials | None, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
+def _numbers(trials: Trials, run: int) -> tuple[dict[str, Estimate], dict[str, float]]:
     """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
     evidence: dict[str, Estimate] = {}
     arms = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
-    for name, made, arm in [*((arm, trials, arm) for arm in arms), *([(LONGER, longer, NOW)] if longer else [])]:
-        evidence[name] = _estimate(made.scores(arm), run)
-        evidence |= {f"{name}/{kind}": _estimate(made.score(kind, arm), run) for kind in made.arms[arm].losses}
-    learned = [(arm, kind) for arm in (*arms, FRESH) for kind in trials.arms[arm].losses]
+    for arm in arms:
+        evidence[arm] = _estimate(trials.scores(arm), run)
+        evidence |= {f"{arm}/{kind}": _estimate(trials.score(kind, arm), run) for kind in trials.arms[arm].curves}
+    learned = [(arm, kind) for arm in (*arms, FRESH) for kind in trials.arms[arm].curves]
     return evidence, {f"{arm}/{kind}": float(trials.loss(kind, arm)[:, run].mean()) for arm, kind in learned}
 
 
-def _protocol(trials: Trials, longer: Trials | None) -> dict[str, Any]:
+def _protocol(trials: Trials) -> dict[str, Any]:
     """How the trials were made."""
-    rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in trials.rates)
-    protocol = {
+    rates = dict.fromkeys(f"{t * trials.subject.rate(task):.3g}" for task in trials.tasks[0] for t in RATES)
+    return {
         "repeats": len(trials.tasks),
-        "updates": trials.tasks[0][0].updates,
+        "updates": trials.lengths,
         "seed": trials.seed,
         "rates": ", ".join(rates),
         "targets": trials.kinds,
         "inputs": trials.source.bank and trials.source.bank.size,
     }
-    if longer is not None:
-        protocol["longer_repeats"] = len(longer.tasks)
-        protocol["longer_updates"] = {kind: longer.limits.get(kind, longer.updates) for kind in longer.kinds}
-        protocol["longer_inputs"] = longer.source.bank and longer.source.bank.size
-    return protocol
 
 
 def _slow_start(trials: Trials, run: int) -> list[str]:
-    """A network that ends well but begins far behind a fresh one, because it unlearns first."""
-    begins = [[float(trials.loss(k, arm, BEGIN)[:, run].mean()) for arm in (NOW, FRESH)] for k in trials.kinds]
-    worst = max(now / fresh for now, fresh in begins)
-    if worst < SLOW:
+    """A network that ends well but was far behind a fresh one after a third of the updates: it unlearned first."""
+    early = float(trials.scores(NOW, 1 / TIMES)[:, run].mean())
+    if early >= PLASTIC:
         return []
-    return [f"slow start: over the first fifth of the updates its loss is {worst:.1f} times a fresh network's"]
+    updates = max(trials.lengths.values())
+    return [
+        f"slow start: after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
+    ]
 
 
 def _metrics(trials: Trials) -> tuple[Metrics, Metrics]:
