@@ -108,6 +108,7 @@ class Trials:
         kinds: the names of a repeat's tasks.
         arms: those that have learned, by name.
         lengths: number of updates of each kind of targets, of a fresh network and the one that is diagnosed.
+        keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
         first: the same before trials went on, of all other arms.
     """
 
@@ -115,7 +116,7 @@ class Trials:
         self, subject: Subject, source: TaskSource, repeats: int, updates: int | None, clip: float | None, seed: int
     ) -> None:
         self.subject, self.source, self.clip, self.seed = subject, source, clip, seed
-        self.given, self._finds = updates, False
+        self.given, self._finds, self.keeps_own_rate = updates, False, False
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[TrialTask]] = []
         self.arms: dict[str, Arm] = {}
@@ -184,7 +185,7 @@ class Trials:
             of_kind = curves.setdefault(kind, [])
             for r in range(len(of_kind), len(self.tasks)):
                 best = {rates[i] for i in self._best(kind, arm).tolist()} if r else {*rates}
-                own = {1.0} & {*rates} if self.subject.optimizers else set()  # as the network is trained
+                own = {1.0} & {*rates} if self.keeps_own_rate else set()
                 chosen = best | own
                 of_kind.append({rate: self._curve(arm, r, k, rate) for rate in chosen})
 

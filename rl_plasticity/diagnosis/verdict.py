@@ -202,11 +202,13 @@ def _of_data(trials: Trials) -> list[str]:
 def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> list[str]:
     """Let every arm learn; returns what was found that keeps the network from learning."""
     subject = trials.subject
-    causes = checks.learning_rate(subject.optimizers) + _let_fresh_learn(trials)
-    trials.run(NOW, lambda r: subject)
     with random_states_kept(subject.net.parameters()):
         hindrances = checks.of_updates(subject, trials.tasks[0][-1], derive(trials.seed, 0, 2), trials.clip)
-    if subject.optimizers or hindrances or any(p.dtype in checks.HALF for p in subject.net.parameters()):
+    halves = any(p.dtype in checks.HALF for p in subject.net.parameters())
+    trials.keeps_own_rate = bool(subject.optimizers or hindrances or halves)
+    causes = checks.learning_rate(subject.optimizers) + _let_fresh_learn(trials)
+    trials.run(NOW, lambda r: subject)
+    if trials.keeps_own_rate:
         trials.run(AS_IT_IS, lambda r: subject, [1.0])
         causes += hindrances + _otherwise(trials)
     if earlier is not None:

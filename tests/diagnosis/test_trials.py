@@ -11,8 +11,8 @@ from rl_plasticity import Learner
 from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.report import FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject, subject_of
-from rl_plasticity.diagnosis.tasks import Bank, TaskSource, _own_task
-from rl_plasticity.diagnosis.trials import STRIDE, Arm, Trials, trainability
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, _own_task, before_bounds
+from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Arm, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
 from rl_plasticity.training.epochs import cross_entropy
@@ -57,24 +57,43 @@ def test_it_is_the_number_that_diagnose_gives_and_nothing_changes() -> None:
     assert learned.tolist() == [report.evidence[NOW].mean for report in found]
 
 
-def test_new_networks_of_a_learner_keep_statistics_of_the_inputs_and_have_other_weights() -> None:
-    class Statistics(nn.Module):
-        is_statistics = True
+class Statistics(nn.Module):
+    """Buffers: statistics that are set from outside, those that a call changes, and a batch norm's."""
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.register_buffer("mean", torch.zeros(2, 1, 8))
+    def __init__(self, *runs: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(*runs, 1, 8))
+        self.register_buffer("calls", torch.zeros(()))
 
-        def forward(self, x: Tensor) -> Tensor:
-            return x - self.mean
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x - self.mean
 
-    made = Learner(lambda seeds: nn.Sequential(Statistics(), MLP((8, 16, 4), seeds, layer_norm=False)), (0, 1))
-    made.net[0].mean += 3
+
+def test_fresh_networks_get_the_statistics_that_no_call_changes_and_have_other_weights() -> None:
+    def made() -> nn.Module:
+        return nn.Sequential(Statistics(), nn.BatchNorm1d(8), make())
+
+    net = made()
+    net[0].mean += 3
+    net[0].calls += 7
+    net[1].running_mean += 5
+    trials = Trials(Subject(net.eval(), [], made, without_dropout=True), TaskSource(Bank(X[0], ())), 2, 10, None, 0)
+    for fresh in trials.fresh:
+        assert torch.equal(fresh[0].mean, net[0].mean)
+        assert fresh[0].calls == 0
+        assert not fresh[1].running_mean.any()
+        assert not torch.equal(fresh[2][0].weight, net[2][0].weight)
+
+
+def test_runs_side_by_side_keep_their_statistics_and_nothing_of_the_learner_moves() -> None:
+    made = Learner(lambda seeds: nn.Sequential(Statistics(2), MLP((8, 16, 4), seeds, layer_norm=False)), (0, 1))
+    made.net[0].mean += torch.tensor([3.0, 4.0]).reshape(2, 1, 1)
     draws = made.draws.clone()
-    fresh = subject_of(made).fresh()
+    fresh = Trials(subject_of(made), TaskSource(Bank(X, (2,))), 2, 10, None, 0).fresh[0]
     assert torch.equal(fresh[0].mean, made.net[0].mean)
     assert not torch.equal(fresh[1][0].weight, made.net[1][0].weight)
-    assert torch.equal(made.draws, draws)  # nothing of the learner has moved
+    assert torch.equal(made.draws, draws)
 
 
 def drawn(labels: Tensor, x: Tensor) -> Tensor:
@@ -99,13 +118,46 @@ def test_a_run_draws_the_same_labels_alone_and_among_others_and_only_its_own_cla
     assert not torch.equal(together[0], LABELS[0])
 
 
-def test_longer_trials_have_more_inputs_and_the_users_loss_alone() -> None:
+def test_a_diagnosis_has_as_many_inputs_as_the_network_can_learn_and_the_users_loss_alone() -> None:
     many = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
+    large = nn.Sequential(nn.Linear(8, 512), nn.ReLU(), nn.Linear(512, 4))
     for own, kinds in ((None, ["noise", "teacher"]), ((F.cross_entropy, many.argmax(1) % 4), ["own"])):
         source = TaskSource(Bank(many, ()), own)
-        longer = source.longer()
-        assert (source.bank.size, longer.bank.size) == (256, 1024)
-        assert [task.name for task in longer.tasks(make(), 0, 40)] == kinds
+        assert source.bank.size == source.whole(make()).bank.size == 256
+        whole = source.whole(large)
+        assert whole.bank.size == sum(p.numel() for p in large.parameters()) // 16
+        assert [task.name for task in whole.tasks([make(), make()], 0, 40)] == kinds
+
+
+@pytest.mark.parametrize(
+    "last", [nn.Tanh(), nn.Sigmoid(), nn.Softmax(-1), nn.LogSoftmax(-1), nn.Hardtanh(), nn.Softplus()]
+)
+def test_targets_of_bounded_outputs_can_be_reached(last: nn.Module) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.last = make(), last
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * self.last(self.net(x)).unsqueeze(1).flatten(1) - 1
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = Scaled()
+    for given in (net, nn.Sequential(net.net, last)):
+        assert torch.equal(before_bounds(given, X[0]), net.net(X[0]))
+    task = TaskSource(Bank(X[0], ())).tasks([net, net], 0, 10)[0]
+    loss = task.begin(net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for _ in range(10):
+        for t in range(10):
+            optimizer.zero_grad()
+            loss(net, t).backward()
+            optimizer.step()
+    with torch.no_grad():
+        assert float(loss(net, 0)) < 0.6
+    relu = nn.Sequential(make(), nn.ReLU())
+    assert torch.equal(before_bounds(relu, X[0]), relu(X[0]))  # a dead output unit must not be overlooked
 
 
 def test_repeats_are_added_and_the_first_ones_stay() -> None:
@@ -114,36 +166,60 @@ def test_repeats_are_added_and_the_first_ones_stay() -> None:
         for made in (few, many):
             made.run(FRESH)
             made.run(NOW, lambda r, made=made: made.subject)
-        before = few.loss("noise", FRESH, rate=0).clone()
+            before = few.loss("noise", FRESH).clone()
         few.draw(2)
-    assert torch.equal(few.loss("noise", FRESH, rate=0)[:2], before)
+    assert torch.equal(few.loss("noise", FRESH)[:2], before)
     assert few.scores(NOW).shape == (4, 1)
     assert len({float(loss) for loss in few.loss("noise", FRESH)}) == 4
     assert torch.equal(few.loss("noise", NOW)[:2], many.loss("noise", NOW)[:2])
 
 
-def test_longer_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_network_needs() -> None:
-    def limit(*removed: list[float]) -> int | None:
-        """The limit after rates that removed these parts of the loss, every `STRIDE` updates."""
+def test_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_network_needs() -> None:
+    def length(*removed: list[float]) -> int:
+        """That after rates that removed these parts of the loss, every `STRIDE` updates."""
         made = trials_of(1, None)
         for of_rate in removed:
-            ends, losses = made._limit(made.tasks[0][0]), []
-            for part in torch.tensor(of_rate).repeat_interleave(STRIDE)[: made.limits.get("noise")]:
+            ends, losses = made._learned(made.tasks[0][0]), []
+            for part in torch.tensor(of_rate).repeat_interleave(STRIDE)[: made.lengths["noise"]]:
                 losses.append(1 - part)
                 if ends(losses):
                     break
-        return made.limits.get("noise")
+        return made.lengths["noise"]
 
     slow, quick = [0.1, 0.2, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96], [0.2, 0.91, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
-    assert limit(slow) == 6 * STRIDE
-    assert limit(slow, quick) == limit(quick, slow) == 4 * STRIDE
-    assert limit([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.89]) is None
+    assert length(slow) == 6 * STRIDE
+    assert length(slow, quick) == length(quick, slow) == 4 * STRIDE
+    assert length([0.95] * 8) == UPDATES
+    assert length([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.89]) == LONGEST
+
+
+def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
+    made, long = trials_of(2, None), trials_of(2, None)
+    for one, length in ((made, 40), (long, 120)):
+        with torch.random.fork_rng():
+            one._learned = lambda task, one=one, length=length: (
+                lambda losses: bool(  # type: ignore[method-assign]
+                    one.lengths.__setitem__(task.name, min(length, one.lengths[task.name])) or len(losses) >= length
+                )
+            )
+            one.run(FRESH)
+            one.run(NOW, lambda r, one=one: one.subject)
+    assert made.is_first
+    assert made.go_on()
+    assert not made.is_first
+    assert made.lengths == long.lengths == {"noise": 120, "teacher": 120}
+    for kind in made.kinds:
+        for arm in (FRESH, NOW):
+            rate = max({*made.arms[arm].curves[kind][0]} & {*long.arms[arm].curves[kind][0]})
+            assert torch.equal(made.arms[arm].curves[kind][0][rate], long.arms[arm].curves[kind][0][rate])
+    assert trials_of(1, 10).go_on() is False
 
 
 def test_targets_of_which_fresh_networks_learn_nothing_do_not_count() -> None:
     def arm(noise: float, teacher: float) -> Arm:
         losses = {"noise": noise, "teacher": teacher}
-        return Arm(make, [1.0], {k: [torch.full((1, 3, 1), loss, dtype=torch.float64)] for k, loss in losses.items()})
+        curves = {k: [{1.0: torch.full((10, 1), loss, dtype=torch.float64)}] for k, loss in losses.items()}
+        return Arm(make, [1.0], curves)
 
     made = trials_of(1, 10)
     made.arms = {FRESH: arm(0.95, 0.2), NOW: arm(1.0, 0.28)}

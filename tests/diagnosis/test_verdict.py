@@ -123,16 +123,16 @@ def test_a_network_whose_state_is_known_gets_its_verdict(name) -> None:
     assert name != "saturated" or report.symptoms["saturated"][0] == 1.0
 
 
-def test_a_network_that_has_to_unlearn_is_not_called_lost_by_longer_trials() -> None:
+def test_a_network_that_has_to_unlearn_is_not_called_lost_while_it_catches_up() -> None:
     net = make(width=64)
     optimizer = trained(net, 600)
     given = {"loss": CE, "targets": Y, "make": lambda: make(width=64), "remedies": False, "repeats": 2}
     short = diagnose(net, X, updates=50, **given)
     longer = diagnose(net, X, optimizer=optimizer, **given)
-    assert (short.verdict, longer.verdict) == ("lost", "plastic")
-    assert longer.protocol["targets"] == ["noise", "teacher", "own"]
-    assert longer.learned == longer.evidence["in a longer trial"] != longer.evidence["your network"]
-    assert short.learned == short.evidence["your network"]
+    assert (short.verdict, longer.verdict) == ("not detectable", "plastic")
+    assert short.learned.mean < 0.9 < longer.learned.low
+    assert longer.protocol["targets"] == ["own"]
+    assert longer.protocol["updates"]["own"] > 50
 
 
 def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
@@ -162,7 +162,7 @@ HINDERED = {
     "learning rate: it is 0": (lambda net: torch.optim.Adam(net.parameters(), lr=0.0), {}),
     "learning rate: it has decayed": (decayed, {}),
     "frozen": (lambda net: net.requires_grad_(False) and None, {}),
-    "rounding": (lambda net: torch.optim.Adam(net.bfloat16().parameters(), lr=1e-6), {}),
+    "rounding": (lambda net: torch.optim.Adam(net.bfloat16().parameters(), lr=1e-6), {"updates": 100}),
     "clipping: max_grad_norm=1e-06": (
         lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
         {"max_grad_norm": 1e-6, "updates": 100},
@@ -214,7 +214,7 @@ def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> No
 def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss() -> None:
     net = wide()
     trained(net, 400)
-    report = diagnose(net, batches=batches(), loss=CE, make=wide, **BRIEF | {"updates": 400})
+    report = diagnose(net, batches=batches(), loss=CE, make=wide, **BRIEF | {"updates": 150})
     assert report.verdict == "plastic"
     assert any(said.startswith("slow start") for said in report.causes)
 
@@ -240,7 +240,7 @@ def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_t
     report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **BRIEF)
     assert report.verdict == "something else"
     assert report.causes[0].startswith("learning rate: with 0.3 ")
-    assert report.protocol["rates"] == "0.03, 0.09"
+    assert report.protocol["rates"] == "0.03, 0.09, 0.3"
 
 
 def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(monkeypatch) -> None:
@@ -249,7 +249,7 @@ def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(
     report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **NOTHING_DECIDES)
     assert (report.verdict, report.protocol["repeats"]) == ("not detectable", 2)
     assert "more updates" in report.why
-    monkeypatch.setattr(verdict, "_judged", lambda trials, run, longer: ("not detectable", "open", 0.3))
+    monkeypatch.setattr(verdict, "_judged", lambda trials, run: ("not detectable", "open", 0.3))
     assert diagnose(make(), X, **NOTHING_DECIDES).protocol["repeats"] == 6
 
 
