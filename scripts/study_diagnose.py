@@ -24,7 +24,7 @@ from rl_plasticity import supervised, train
 from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.diagnose import OfAgents
-from rl_plasticity.diagnosis.report import LONGER, NOW, Report
+from rl_plasticity.diagnosis.report import NOW, Report
 from rl_plasticity.diagnosis.subject import subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import reports
@@ -122,8 +122,8 @@ def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
 
 def numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
     """The columns of a row that come from reports."""
-    found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[LONGER], strict=True))
-    found |= {"short": drawn.evidence[NOW].mean, "verdict": drawn.verdict}
+    found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[NOW], strict=True))
+    found |= {"verdict": drawn.verdict}
     if own is not None:
         found |= {"batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
     found |= {kind: drawn.evidence[f"{NOW}/{kind}"].mean for kind in drawn.protocol["targets"]}
