@@ -25,8 +25,8 @@ from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.configs.gone import GONE
+from rl_plasticity.diagnosis.agents import Deterministic, next_task, recent_and_old
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
-from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
@@ -76,10 +76,14 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
         items = _items(source, kept, d)
         every = _diagnoses(source, kept, items, d)
-    newest = [one for one in every if one.step == items[-1].step]
+    newest = [one for one in every if (one.step, one.data) == items[-1][:2]]
     for one in newest:
         if one.report.verdict != "plastic":
             print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
+            others = [o for o in every if (o.step, o.run, o.network) == (one.step, one.run, one.network) and o != one]
+            for other in others:
+                learned = other.report.learned or ""
+                print(f"  ({other.report.verdict} on drawn targets, {learned}: what it has to learn next decides)")
     if d.out is not None:
         write_text(Path(d.out), json.dumps([one.row for one in every], indent=1))
         print(f"wrote {d.out}")
@@ -119,10 +123,13 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     names = [name.in_words for name in source.plan.names]
     runs = [names[run] for run in source.plan.chosen(d.seed, d.run)]
 
+    def decides(item: Item) -> bool:
+        return item[:2] == items[-1][:2]
+
     def is_missing(item: Item) -> bool:
         rows = kept.found.get(item, [])
         without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
-        more = [row.run for row in rows] != names or (d.remedies and item.step == items[-1].step and without)
+        more = [row.run for row in rows] != names or (d.remedies and decides(item) and without)
         return more and item.step in kept.folder.saved_steps
 
     missing = [*filter(is_missing, items)]
@@ -133,9 +140,10 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
     for item in items:
         if item in missing:
-            remedies = d.remedies and item.step == items[-1].step
             subject, tasks = source.trial(item)
-            found = reports(subject, tasks, None, None, remedies, d.repeats, d.updates, 0, source.findings(item))
+            found = reports(
+                subject, tasks, None, None, d.remedies and decides(item), d.repeats, d.updates, 0, source.findings(item)
+            )
             rows = [
                 Diagnosis(item.step, run, item.network, item.data, one) for run, one in zip(names, found, strict=True)
             ]
@@ -152,9 +160,10 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
 
 
 class OfAgents:
-    """An RL run's networks, on transitions of random actions, and at the last checkpoint on the replay buffer's too.
+    """An RL run's networks: drawn targets for transitions of random actions, and what they have to learn next.
 
-    The random transitions are those of the first task, the same at every env step.
+    The random transitions are those of the first task, the same at every env step. At the last checkpoint the networks
+    also learn what the agent has to learn next from its replay buffer, which decides.
 
     Args:
         step: any saved env step.
@@ -176,14 +185,17 @@ class OfAgents:
 
     def trial(self, item: Item) -> tuple[Subject, TaskSource]:
         """A network of all runs, and what its copies learn."""
-        learner = self._agent_at(item.step).learners[item.network]
-        subject = subject_of(learner, unbounded)
-        inputs = self._agent.inputs(self._batch(item))[item.network]
-        return subject, TaskSource(Bank(inputs, learner.runs))
+        agent = self._agent_at(item.step)
+        learner = agent.learners[item.network]
+        if item.data == "buffer":
+            shown = Deterministic if item.network == "actor" else unbounded
+            return subject_of(learner, shown), next_task(agent, item.network, self._replayed)
+        return subject_of(learner, unbounded), TaskSource(Bank(agent.inputs(self._random)[item.network], learner.runs))
 
     def findings(self, item: Item) -> Sequence[Sequence[str]]:
         """Findings on a network of each run that are no matter of learning; empty where none are looked for."""
-        return _findings(self._agent_at(item.step), self._batch(item)).get(item.network, ())
+        batch = self._random if item.data == "random" else self._replayed
+        return _findings(self._agent_at(item.step), batch).get(item.network, ())
 
     def close(self) -> None:
         """Let go of the environments."""
@@ -195,24 +207,21 @@ class OfAgents:
             self._agent, self._at = self._trained.agent(self.envs), step
         return self._agent
 
-    def _batch(self, item: Item) -> Batch:
-        return self._random if item.data == "random" else self._replayed
-
     @cached_property
     def _random(self) -> Batch:
         return frozen_transitions(self.plan.seeds, self._trained.settings.device, self._agent, self.envs)[0]
 
     @cached_property
     def _replayed(self) -> Batch:
-        """Transitions from the replay buffer of the present checkpoint, `PROBE_SIZE` of each run."""
+        """Recent and old transitions from the replay buffer of the present checkpoint."""
         s, seeds = self._trained.settings, self.plan.seeds
         capacity = min(s.buffer_size, s.total_env_steps)
         sizes = self.envs.obs_dim, self.envs.act_dim
         buffer = ReplayBuffer(len(seeds), capacity, *sizes, self._agent.discount, s.device, self.envs.spaces.levels)
         saved = checkpoint.load(self.folder.checkpoints, self._at)
         checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
-        drawn = RunStreams(derived(seeds, PROBE), s.device).uniform(min(PROBE_SIZE, buffer.size))
-        return buffer.sample((drawn * buffer.size).long())
+        drawn = RunStreams(derived(seeds, PROBE), s.device).uniform(min(LARGE_BANK, buffer.size))
+        return buffer.sample(recent_and_old(drawn, buffer.size))
 
 
 @torch.no_grad()

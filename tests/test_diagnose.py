@@ -17,6 +17,7 @@ from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import OfAgents, _findings, act, diagnose_run
 from rl_plasticity.diagnosis import remedies
+from rl_plasticity.diagnosis.report import Report
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import read
 from rl_plasticity.runs.folder import RunFolder
@@ -129,6 +130,26 @@ def test_dead_units_end_with_status_1_values_out_of_reach_are_named_and_remedies
     assert not any(row["remedies"] for row in without)
     assert any(row["remedies"] for row in rows if row["verdict"] == "lost")
     assert next(kept.report for kept in read(RunFolder(run))).remedies[0].learned.mean > 0
+
+
+def test_what_the_agent_has_to_learn_next_decides_and_drawn_targets_are_told_beside_it(
+    pendulum, tmp_path, monkeypatch, capsys
+):
+    reports = {}
+
+    def judged(subject, source, *others):
+        found = Report("lost" if source.bank.size < 60 else "plastic", "")  # so many transitions has the buffer
+        reports[type(source)] = found
+        return [found] * 2
+
+    monkeypatch.setattr(COMMAND, "reports", judged)
+    monkeypatch.setattr(COMMAND, "recent_and_old", lambda share, size: (share * size).long()[:, :50])
+    assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'all.json'}") == 1
+    printed = capsys.readouterr().out
+    assert {kind.__name__ for kind in reports} == {"TaskSource", "NextTask"}
+    assert printed.count("verdict: lost") == printed.count("plastic on drawn targets") == 4  # networks of two runs
+    monkeypatch.setattr(COMMAND, "reports", lambda *_: [Report("plastic", "")] * 2)
+    assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'more.json'}") == 0
 
 
 def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, monkeypatch, capsys):

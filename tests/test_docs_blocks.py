@@ -117,12 +117,17 @@ PYTHON: dict[str, list[Block]] = {
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
         ),
         Block(
-            "model.critic",
+            "SAC.load",
             needs="stable_baselines3",
-            before="import torch\nfrom stable_baselines3 import SAC\n"
-            "SAC('MlpPolicy', 'Pendulum-v1').save('model')\nobs, act = torch.randn(256, 3), 2 * torch.rand(256, 1) - 1",
-            instead=(("optimizer))", "optimizer, repeats=2, updates=10, remedies=False))"),),
-            after="assert actor.mu.weight.grad is None",
+            before="import gymnasium\nfrom stable_baselines3 import SAC\nfrom rl_plasticity.diagnosis import agents\n"
+            "agents.PLAYED, env = 200, gymnasium.make('Pendulum-v1')\n"
+            "model = SAC('MlpPolicy', 'Pendulum-v1', buffer_size=200).learn(110)\n"
+            "model.save('model')\nmodel.save_replay_buffer('buffer')",
+            instead=(
+                ("env=env", "env=env, repeats=2, updates=10, remedies=False"),
+                ("diagnose(model)", "diagnose(model, repeats=2, updates=10, remedies=False)"),
+            ),
+            after="assert {*report.networks} == {'critic', 'actor'}",
         ),
     ],
     "already-trained.md": [

@@ -15,6 +15,7 @@ from rl_plasticity.diagnosis.trials import learn
 from rl_plasticity.errors import SettingsError, first_line, in_short
 from rl_plasticity.structure import tensors_in, with_tensors
 
+NO_NOISE = 1e-3  # a standard deviation of actions from -1 to 1 with which an agent hardly explores
 HALF = (torch.bfloat16, torch.float16)
 CHECKED = 20  # updates whose gradients are looked at
 BLIND = 0.03  # the share of the outputs' spread that columns must have to be seen
@@ -213,11 +214,15 @@ def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
 
 
 def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
-    """A policy whose log standard deviation is at its bounds, where it has no gradient.
+    """A policy whose log standard deviation is at its bounds, where it has no gradient, or that hardly explores.
 
     Args:
         log_std: the bounded values for some observations.
         least, most: the bounds.
     """
     at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())
-    return [f"log_std: {at_bounds:.0%} of it is at its bounds, where it has no gradient"] if at_bounds > 0.5 else []
+    gone = float((log_std.exp() < NO_NOISE).float().mean())
+    found = [f"log_std: {at_bounds:.0%} of it is at its bounds, where it has no gradient"] * (at_bounds > 0.5)
+    return found + [f"entropy: the standard deviation of {gone:.0%} of the actions is below {NO_NOISE:g}"] * (
+        gone > 0.5
+    )

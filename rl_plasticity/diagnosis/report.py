@@ -11,6 +11,7 @@ import numpy as np
 from rl_plasticity.metrics import statistics
 
 Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable"]
+ORDER: Sequence[Verdict] = ("plastic", "not detectable", "something else", "losing", "lost")  # the worst last
 LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 
@@ -84,8 +85,8 @@ class Report:
         def plain(value: Any) -> Any:
             if isinstance(value, float):
                 return value if math.isfinite(value) else None
-            if hasattr(value, "_asdict"):
-                value = value._asdict()
+            if hasattr(value, "_asdict") or isinstance(value, Report):
+                value = vars(value) if isinstance(value, Report) else value._asdict()
             if isinstance(value, Mapping):
                 return {key: plain(one) for key, one in value.items()}
             return [plain(one) for one in value] if isinstance(value, list | tuple) else value
@@ -137,3 +138,24 @@ class Report:
             lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
             lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]
         return "\n".join(map(str.rstrip, lines))
+
+
+@dataclass(frozen=True)
+class AgentReport(Report):
+    """The result of `diagnose` for an agent: the report on the network that is worst off, and all of them.
+
+    Args:
+        networks: the reports by network.
+    """
+
+    networks: Mapping[str, Report] = field(default_factory=dict)
+
+    @classmethod
+    def of_networks(cls, networks: Mapping[str, Report]) -> Self:
+        """The report on an agent with these networks."""
+        worst = max(networks, key=lambda name: ORDER.index(networks[name].verdict))
+        values = vars(networks[worst]) | {"why": f"{worst}: {networks[worst].why}"}
+        return cls(**values, networks=networks)
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{name}\n{report}" for name, report in self.networks.items())

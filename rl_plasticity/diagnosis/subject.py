@@ -13,6 +13,7 @@ from rl_plasticity.diagnosis.tasks import TrialTask
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import TorchState
+from rl_plasticity.structure.calling import Sharing
 from rl_plasticity.structure.layer import runs_of, wide
 
 RATE = 1e-3  # Adam's learning rate where no optimizer is known
@@ -122,7 +123,8 @@ class Subject:
 
     def _copied(self) -> Copy:
         try:  # together, so that the copied optimizers hold the copied parameters
-            net, optimizers = copy.deepcopy((self.net, self.optimizers))
+            with Sharing():
+                net, optimizers = copy.deepcopy((self.net, self.optimizers))
         except Exception as error:  # whatever a module's own copying may raise
             raise SettingsError(f"the network cannot be copied: {first_line(error)}") from error
         net.train()

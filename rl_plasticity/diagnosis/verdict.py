@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Remedy, Report, Verdict
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, AgentReport, Estimate, Remedy, Report, Verdict
 from rl_plasticity.diagnosis.subject import RATE, Change, Subject, groups_of, restart_, set_rate_, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
 from rl_plasticity.diagnosis.trials import LEARNS, RATES, TIMES, Trials
@@ -39,9 +39,10 @@ Metrics = Mapping[str, Tensor]
 
 
 def diagnose(
-    net: nn.Module,
+    net: Any,
     inputs: Example | None = None,
     *,
+    env: Any = None,
     loss: Criterion | None = None,
     targets: Any = None,
     batches: Sequence[Any] | None = None,
@@ -59,6 +60,7 @@ def diagnose(
         print(diagnose(net, batches=next_batches, loss=loss, make=make_net))   # on your own next task
         print(diagnose(net, x))                                               # on targets that are drawn
         print(diagnose(net, x, loss=F.cross_entropy, targets=y, optimizer=optimizer))
+        print(diagnose(SAC.load("model.zip"), env=env))                       # an agent of Stable-Baselines3
 
     The score of a network is (L_0 - L) / (L_0 - L_fresh): what it removed of the loss, as a share of what a fresh
     network removed. L is the mean loss over the last tenth of the updates, at the best of several learning rates. L_0
@@ -85,9 +87,12 @@ def diagnose(
     unlearned. Thresholds: docs/diagnose.md.
 
     Args:
-        net: any network. A `Learner` stands for its network, and makes the new weights.
+        net: any network. A `Learner` stands for its network, and makes the new weights. Or an agent that
+            Stable-Baselines3 or sb3-contrib has loaded: each of its networks learns what the agent has to learn next,
+            see docs/diagnose.md.
         inputs: a fixed batch: a tensor, a tuple (``net(*inputs)``) or a dict (``net(**inputs)``), with at least 4 times
             as many rows as the network has outputs. At most 1024 rows are used.
+        env: the environment of such an agent; without it its replay buffer is read.
         loss: ``loss(output, targets)``, a mean over the batch, with `targets` or `batches`; ``loss(output)`` for
             batches that are a dict or a tensor.
         targets: the targets of `inputs`. A third kind of task draws new targets like them and learns them with `loss`.
@@ -111,6 +116,14 @@ def diagnose(
         raise SettingsError(f"repeats must be at least 2 for an interval, got {repeats}")
     if updates is not None and updates < 10:
         raise SettingsError(f"updates must be at least 10, got {updates}")
+    if not isinstance(net, nn.Module) and hasattr(net, "policy"):
+        from rl_plasticity.diagnosis.agents import of_model  # after all networks of agents
+
+        found = {}
+        for name, (one, fresh, its, task, findings) in of_model(net, env).items():
+            subject = _subject(one, its, fresh, drawn=True)
+            (found[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
+        return AgentReport.of_networks(found)
     subject = _subject(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
