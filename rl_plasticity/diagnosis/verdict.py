@@ -21,7 +21,6 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
-from rl_plasticity.seeding import derive, random_states_kept
 from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import unwrapped
 
@@ -182,7 +181,7 @@ def reports(
     every = range(math.prod(subject.runs))
     beside = beside or [()] * len(every)
     trials = Trials(subject, source.whole(subject.copied().net), repeats, updates, clip, seed)
-    if unusable := checks.not_finite(subject.net) or _of_data(trials):
+    if unusable := checks.not_finite(subject.net) or checks.of_data(trials):
         return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
     causes = _let_arms_learn(trials, earlier)
     judged = _all_judged(trials, every)
@@ -204,19 +203,10 @@ def reports(
     return found
 
 
-def _of_data(trials: Trials) -> list[str]:
-    """Data that neither a fresh network nor this one can learn."""
-    subject = trials.subject
-    with random_states_kept(subject.net.parameters()), torch.enable_grad():
-        nets = [subject.copied(weights).net for weights in (trials.fresh[0], None)]
-        return checks.of_data(nets, trials.source, len(subject.runs))
-
-
 def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> list[str]:
     """Let every arm learn; returns what was found that keeps the network from learning."""
     subject = trials.subject
-    with random_states_kept(subject.net.parameters()):
-        hindrances = checks.of_updates(subject, trials.tasks[0][-1], derive(trials.seed, 0, 2), trials.clip)
+    hindrances = checks.of_updates(trials)
     halves = any(p.dtype in checks.HALF for p in subject.net.parameters())
     trials.keeps_own_rate = bool(subject.optimizers or hindrances or halves)
     causes = checks.learning_rate(subject.optimizers) + _let_fresh_learn(trials)
