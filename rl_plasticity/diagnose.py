@@ -8,6 +8,7 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 import importlib
 import json
 import sys
+import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -30,7 +31,8 @@ from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
-from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
+from rl_plasticity.diagnosis.trials import cost
+from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports, subject_from
 from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, shown
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
@@ -43,6 +45,7 @@ from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.diagnosing import unbounded
 from rl_plasticity.training.epochs import cross_entropy, first_images
 
+TOLD = 10.0  # seconds between two lines that say how far trials are
 STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
 
 
@@ -85,7 +88,6 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
                 learned = other.report.learned or ""
                 print(f"  ({other.report.verdict} on drawn targets, {learned}: what it has to learn next decides)")
     if d.out is not None:
-        write_text(Path(d.out), json.dumps([one.row for one in every], indent=1))
         print(f"wrote {d.out}")
     return _status([one.report for one in newest])
 
@@ -134,26 +136,53 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
 
     missing = [*filter(is_missing, items)]
     where = "" if d.out else f"; kept in {kept.folder.diagnosis}"
-    print(f"{len(missing)} to try, {len(items) - len(missing)} known{where}", file=sys.stderr)
+    tell(f"{len(missing)} to try, {len(items) - len(missing)} known{where}")
     width = max(map(len, map(printable, runs)))
     line = f"{{:9}} {{:{width}}}  {{:8}} {{:8}} {{:15}} {{}}".format
     print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
+    done: list[Diagnosis] = []
     for item in items:
         if item in missing:
             subject, tasks = source.trial(item)
-            found = reports(
-                subject, tasks, None, None, d.remedies and decides(item), d.repeats, d.updates, 0, source.findings(item)
-            )
+            of = f"{missing.index(item) + 1} of {len(missing)}, {item.network} on {item.data} at step {item.step}"
+            foretell(of, subject, tasks, d)
+            others = d.remedies and decides(item), d.repeats, d.updates, 0, source.findings(item)
+            found = reports(subject, tasks, None, None, *others)
             rows = [
                 Diagnosis(item.step, run, item.network, item.data, one) for run, one in zip(names, found, strict=True)
             ]
             kept.add(item, rows)
         for row in kept.found[item]:
             if row.run in runs:
+                done.append(row)
                 learned = str(row.report.learned or "")
                 cells = line(str(row.step), printable(row.run), row.network, row.data, row.report.verdict, learned)
                 print(cells.rstrip(), flush=True)
-    return [row for item in items for row in kept.found[item] if row.run in runs]
+        if d.out is not None:
+            write_text(Path(d.out), json.dumps([row.row for row in done], indent=1))
+    return done
+
+
+def tell(line: str) -> None:
+    """Say on stderr at once how things stand."""
+    print(printable(line), file=sys.stderr, flush=True)
+
+
+def foretell(what: str, subject: Subject, tasks: TaskSource, d: Diagnose) -> None:
+    """Say what trials will cost, and from then on, every `TOLD` seconds, how many updates they have made."""
+    least, most = map(command_line.about, cost(subject, tasks, d.repeats, d.updates))
+    tell(f"{what}: {least if least == most else f'{least} to {most}'}, more where a verdict stays open")
+    began = told = time.monotonic()
+    updates = 0
+
+    def made(number: int) -> None:
+        nonlocal told, updates
+        updates, now = updates + number, time.monotonic()
+        if now - told >= TOLD:
+            tell(f"{what}: {updates} updates in {command_line.about(now - began)}")
+            told = now
+
+    subject.made = made
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -289,10 +318,10 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         net.load_state_dict(_state_in(_loaded(weights), net, weights))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
-    example = _loaded(inputs)
-    report = diagnose(
-        net, example, make=maker, remedies=settings.remedies, repeats=settings.repeats, updates=settings.updates
-    )
+    subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource.of_inputs(_loaded(inputs), (), None, None)
+    foretell(weights, subject, tasks, settings)
+    others = settings.remedies, settings.repeats, settings.updates, 0
+    (report,) = reports(subject, tasks, None, None, *others)
     print(report)
     if out:
         write_text(out, report.to_json())

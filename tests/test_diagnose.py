@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 import sys
 
@@ -152,6 +153,28 @@ def test_what_the_agent_has_to_learn_next_decides_and_drawn_targets_are_told_bes
     assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'more.json'}") == 0
 
 
+def test_it_says_what_a_trial_will_cost_and_how_far_it_is_and_keeps_what_is_known_when_it_is_killed(
+    pendulum, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(COMMAND, "TOLD", 0)
+    reports, given = COMMAND.reports, []
+
+    def killed(*arguments):
+        given.append(capsys.readouterr().err)
+        if len(given) == 2:
+            raise KeyboardInterrupt
+        return reports(*arguments)
+
+    monkeypatch.setattr(COMMAND, "reports", killed)
+    with pytest.raises(KeyboardInterrupt):
+        go(pendulum, "network=critic", f"out={tmp_path / 'all.json'}")
+    first, second = given
+    assert "3 to try" in first
+    assert re.search(r"1 of 3, critic on random at step 0: \d+ s, more", first)  # before anything is tried
+    assert re.search(r"1 of 3, critic on random at step 0: 20 updates in \d+ s", second)
+    assert len(json.loads((tmp_path / "all.json").read_text())) == 2  # runs
+
+
 def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, monkeypatch, capsys):
     source = "from torch import nn\ndef make(): return nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))\n"
     (tmp_path / "my_nets_of_this_test.py").write_text(source)
@@ -163,7 +186,9 @@ def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, 
     torch.save(torch.randn(64, 4), "inputs.pt")
     given = ["my_nets_of_this_test:make", "weights.pt", "inputs.pt"]
     assert act([*given, "repeats=3", "updates=50", "remedies=false", "out=mine.json"]) == 1
-    assert capsys.readouterr().out.startswith("verdict: lost")
+    printed = capsys.readouterr()
+    assert printed.out.startswith("verdict: lost")
+    assert re.search(r"weights.pt: \d+ s", printed.err)
     assert json.loads((tmp_path / "mine.json").read_text())["verdict"] == "lost"
     refused(lambda: act([*given, "out=mine.json"]), "mine.json")
     torch.save(nn.Linear(4, 2).state_dict(), "weights.pt")

@@ -251,7 +251,7 @@ class Diagnose:
     """Settings of ``rl_plasticity.diagnose``, besides the run's folder."""
 
     checkpoint: Annotated[
-        int | None, Setting("env step or epoch of the checkpoint; null: every saved one", least=0)
+        int | None, Setting("env step or epoch of the checkpoint; null: every one, a minute for each network", least=0)
     ] = None
     network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
     seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None

@@ -36,6 +36,7 @@ class Subject:
         another_rate: the learning rate for every task, where the optimizer's own is too low or too high for any.
         attach: attaches a regularizer to new optimizers and their network.
         changes: called one after the other with a copy that learns as it is, and its optimizers.
+        made: called with the number of updates that a copy has made.
     """
 
     net: nn.Module
@@ -45,6 +46,7 @@ class Subject:
     another_rate: float | None = None
     attach: Callable[[Sequence[Optimizer], nn.Module], object] = lambda optimizers, net: None
     changes: Sequence[Change] = ()
+    made: Callable[[int], object] = lambda updates: None
 
     @property
     def runs(self) -> tuple[int, ...]:

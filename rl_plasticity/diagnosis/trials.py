@@ -6,6 +6,7 @@ updates.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from rl_plasticity.seeding import derive, random_states_kept
 
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
+TIMED = 5  # whose time foretells the cost
 TIMES = 3  # factor of the updates where a verdict has to wait
 USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
@@ -198,6 +200,7 @@ class Trials:
             ends = self._learned(task) if self._finds and r == 0 else never
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
             curve = learn(net, optimizers, task.begin(net), length, seed, clip, ends=ends)
+        self.subject.made(len(curve))
         return curve.reshape(len(curve), -1)
 
     def _learned(self, task: TrialTask) -> Callable[[list[Tensor]], bool]:
@@ -322,6 +325,24 @@ def _statistics(subject: Subject, source: TaskSource) -> dict[str, Tensor]:
         and torch.equal(net.get_buffer(name), buffer)
         and not type(net.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.")
     }
+
+
+def cost(subject: Subject, source: TaskSource, repeats: int, updates: int | None) -> tuple[float, float]:
+    """Seconds that trials take where fresh networks learn at once, and where they learn slowly, from a few updates.
+
+    More repeats, an optimizer, an earlier network and remedies come on top.
+    """
+    with random_states_kept(subject.net.parameters()):
+        nets = [subject.copied().net] * 2
+        tasks = source.tasks(nets, 0, TIMED)
+        net, optimizers = subject.with_fresh_optimizer(tasks[0])
+        loss, times = tasks[0].begin(net), []
+        for _ in range(3):  # the first one warms up
+            began = time.perf_counter()
+            learn(net, optimizers, loss, TIMED, 0)
+            times.append(time.perf_counter() - began)
+    each = min(times) / TIMED * len(tasks) * 2 * (len(RATES) + repeats - 1)
+    return each * (updates or UPDATES), each * (updates or LONGEST)
 
 
 def trainability(subject: Subject, source: TaskSource, repeats: int, updates: int = UPDATES) -> Tensor:

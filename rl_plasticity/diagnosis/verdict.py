@@ -120,10 +120,10 @@ def diagnose(
 
         found = {}
         for name, (one, fresh, its, task, findings) in of_model(net, env).items():
-            subject = _subject(one, its, fresh, drawn=True)
+            subject = subject_from(one, its, fresh, drawn=True)
             (found[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
         return AgentReport.of_networks(found)
-    subject = _subject(net, optimizer, make, drawn=batches is None)
+    subject = subject_from(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
     if batches is None:
@@ -139,7 +139,7 @@ def diagnose(
 # --- what is learned --------------------------------------------------------------------------------------------------
 
 
-def _subject(
+def subject_from(
     net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
 ) -> Subject:
     """The network, with a function that makes one like it.
