@@ -61,7 +61,7 @@ METHODS: dict[str, dict[str, Any]] = {
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
 COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
-COLUMNS += ["short", "noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
+COLUMNS += ["noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
 VERDICTS = ("plastic", "not detectable", "losing", "lost")
 
 
@@ -147,7 +147,7 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
     groups = {name: [r for r in rows if r["group"] == name] for name in dict.fromkeys(r["group"] for r in rows)}
     groups["all but relu"] = [r for r in rows if r["group"] not in ("relu", CRITICS)]
-    measures = ("drawn", "short", "batches", *SYMPTOMS)
+    measures = ("drawn", "batches", *SYMPTOMS)
     print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{name:>14}" for name in measures))
     for group, of_group in groups.items():
         lost, line = [*map(is_lost, of_group)], ""

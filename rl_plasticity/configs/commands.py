@@ -258,9 +258,9 @@ class Diagnose:
     run: Position = None
     repeats: Annotated[
         int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
-    ] = 5
+    ] = 3
     updates: Annotated[
-        int | None, Setting("updates of each trial; null: 100, then longer trials, which decide", least=10)
+        int | None, Setting("updates of each trial; null: as many as a verdict needs, 2400 at most", least=10)
     ] = None
     remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
     branch: Annotated[

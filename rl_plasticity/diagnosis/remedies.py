@@ -103,7 +103,8 @@ def _moved(net: nn.Module, changed: nn.Module, bank: Bank) -> Tensor:
 
 def ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tuple[Remedy, ...]:
     """The remedies of a run, the best first."""
-    now = float(trials.scores(NOW)[:, run].mean())
+    lengths = {kind: trials.at(kind, next(iter(tried), NOW)) for kind in trials.kinds}
+    now = float(trials.scores(NOW, lengths=lengths)[:, run].mean())
     found = []
     for name, moved in tried.items():
         learned = Estimate.of(trials.scores(name)[:, run].tolist())

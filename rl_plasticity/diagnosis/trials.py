@@ -22,6 +22,7 @@ from rl_plasticity.seeding import derive, random_states_kept
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
 TIMED = 5  # whose time foretells the cost
+BRIEF = 200  # most of a remedy's
 TIMES = 3  # factor of the updates where a verdict has to wait
 USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
@@ -196,7 +197,7 @@ class Trials:
         with random_states_kept(self.subject.net.parameters()):
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
-            length = (self.lengths if arm in (FRESH, NOW, EARLIER) else self.first)[task.name]
+            length = self.at(task.name, arm)
             ends = self._learned(task) if self._finds and r == 0 else never
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
             curve = learn(net, optimizers, task.begin(net), length, seed, clip, ends=ends)
@@ -223,11 +224,13 @@ class Trials:
     def _best(self, kind: str, arm: str) -> Tensor:
         """The number of the learning rate that ends best in the first repeat, ``[runs]``."""
         _, rates, curves = self.arms[arm]
-        return torch.stack([_end(curves[kind][0][rate], self._at(kind, arm)) for rate in rates]).argmin(0)
+        return torch.stack([_end(curves[kind][0][rate], self.at(kind, arm)) for rate in rates]).argmin(0)
 
-    def _at(self, kind: str, arm: str) -> int:
-        """The number of updates at which an arm is looked at."""
-        return (self.lengths if arm in (FRESH, NOW, EARLIER) else self.first)[kind]
+    def at(self, kind: str, arm: str) -> int:
+        """The number of updates of an arm: of those that are compared, as they are trained, and of remedies."""
+        if arm in (FRESH, NOW, EARLIER):
+            return self.lengths[kind]
+        return self.first[kind] if arm.startswith(AS_IT_IS) or self.given else min(BRIEF, self.first[kind])
 
     def loss(self, kind: str, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
         """An arm's mean loss over the last tenth of `at` updates, ``[repeats, runs]``.
@@ -239,7 +242,7 @@ class Trials:
         _, rates, curves = self.arms[arm]
         chosen = self._best(kind, arm).tolist() if rate is None else [rates.index(rate)] * self._num_runs
         ends = [
-            [_end(of[rates[i]], at or self._at(kind, arm))[run] for run, i in enumerate(chosen)] for of in curves[kind]
+            [_end(of[rates[i]], at or self.at(kind, arm))[run] for run, i in enumerate(chosen)] for of in curves[kind]
         ]
         return torch.stack([torch.stack(of_repeat) for of_repeat in ends])
 
@@ -261,7 +264,7 @@ class Trials:
         (L_0 - L) / (L_0 - L_fresh), where L is the arm's loss at the end, L_fresh the fresh network's after as many
         updates, and L_0 the loss of a network that learned nothing.
         """
-        nothing, at = self.nothing(kind), at or self._at(kind, arm)
+        nothing, at = self.nothing(kind), at or self.at(kind, arm)
         value = (nothing - self.loss(kind, arm, rate, at)) / (nothing - self.loss(kind, FRESH, rate, at))
         return value.nan_to_num(nan=least, posinf=2.0, neginf=least).clamp(least, 2)
 
@@ -278,7 +281,7 @@ class Trials:
             lengths: numbers of updates; by default all that the arm has made.
         """
         kinds = [*self.arms[arm].curves]
-        ats = {kind: max(1, round(of * (lengths or {}).get(kind, self._at(kind, arm)))) for kind in kinds}
+        ats = {kind: max(1, round(of * (lengths or {}).get(kind, self.at(kind, arm)))) for kind in kinds}
         learned = self.removed(kinds)
         counts = (learned >= LEARNS) | (learned < LEARNS).all(0)
         every = torch.stack(

@@ -372,7 +372,7 @@ def _bad(trials: Trials, run: int) -> Judged:
     score, gap, says = _said(trials, run)
     of_kinds = {kind: _estimate(trials.score(kind, NOW), run) for kind in trials.kinds}
     if equal := [kind for kind, one in of_kinds.items() if one.high >= PLASTIC and len(of_kinds) > 1]:
-        return "not detectable", f"{says}, but all of the targets {equal[0]!r}: your next task decides, batches=", gap
+        return "not detectable", f"{says}, but all of the targets {equal[0]!r}: your next task decides, batches=", None
     return "lost" if score.high < LOST else "losing", says, gap
 
 
