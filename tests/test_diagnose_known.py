@@ -1,0 +1,29 @@
+"""The networks whose state is known, on which `diagnose` is measured."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.append(f"{Path(__file__).parent}/diagnosis")
+from known import TRUTH, cases, table, truth
+
+CASES = {case.name: case for case in cases()}
+ROWS = {row["case"]: row for row in table("known.csv", TRUTH, {})}
+
+
+def test_every_row_is_a_case_of_the_list_and_there_are_many_of_each_kind():
+    assert len(CASES) >= 120
+    for name, row in ROWS.items():
+        assert (row["group"], row["set"]) == (CASES[name].group, CASES[name].set)
+    states = Counter(row["truth"] if row["expected"] in ("healthy", "lost") else "cause" for row in ROWS.values())
+    assert states["healthy"] > 2 * states["between"]
+    assert min(states["healthy"] / 3, states["lost"], states["cause"]) >= 10
+
+
+@pytest.mark.parametrize("name", ["mlp; kill by=0.97; labels k=2", "mlp; head by=100; labels k=2"])
+def test_training_long_again_finds_the_truth_of_the_file(name):
+    row = truth(CASES[name])
+    assert row["truth"] == ROWS[name]["truth"]
+    assert float(row["share"]) == pytest.approx(float(ROWS[name]["share"]), abs=0.05)
