@@ -81,12 +81,13 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
         every = _diagnoses(source, kept, items, d)
     newest = [one for one in every if (one.step, one.data) == items[-1][:2]]
     for one in newest:
+        where = f"{one.run}, {one.network}, {one.data}, step {one.step}"
         if one.report.verdict != "plastic":
-            print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
-            others = [o for o in every if (o.step, o.run, o.network) == (one.step, one.run, one.network) and o != one]
-            for other in others:
-                learned = other.report.learned or ""
-                print(f"  ({other.report.verdict} on drawn targets, {learned}: what it has to learn next decides)")
+            print(f"\n{where}\n{one.report}")
+        for other in every:
+            same = (other.step, other.run, other.network) == (one.step, one.run, one.network) and other != one
+            if same and {one.report.verdict, other.report.verdict} & {*BAD}:
+                print(f"({where}: {other.report.verdict} on drawn targets, which decide nothing; {other.report.why})")
     if d.out is not None:
         print(f"wrote {d.out}")
     return _status([one.report for one in newest])

@@ -149,8 +149,10 @@ def test_what_the_agent_has_to_learn_next_decides_and_drawn_targets_are_told_bes
     printed = capsys.readouterr().out
     assert {kind.__name__ for kind in reports} == {"TaskSource", "NextTask"}
     assert printed.count("verdict: lost") == printed.count("plastic on drawn targets") == 4  # networks of two runs
-    monkeypatch.setattr(COMMAND, "reports", lambda *_: [Report("plastic", "")] * 2)
+    verdicts = {"TaskSource": "lost", "NextTask": "plastic"}
+    monkeypatch.setattr(COMMAND, "reports", lambda _, source, *__: [Report(verdicts[type(source).__name__], "")] * 2)
     assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'more.json'}") == 0
+    assert capsys.readouterr().out.count("lost on drawn targets") == 4
 
 
 def test_it_says_what_a_trial_will_cost_and_how_far_it_is_and_keeps_what_is_known_when_it_is_killed(

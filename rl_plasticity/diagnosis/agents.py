@@ -159,6 +159,23 @@ def next_task(agent: "Agent", network: str, batch: "Batch") -> TaskSource:
 # --- agents of Stable-Baselines3 --------------------------------------------------------------------------------------
 
 
+class WithoutNoise(nn.Module):
+    """The action that an actor takes without noise; what makes the noise is taken out of it, and of its optimizer."""
+
+    def __init__(self, actor: Any) -> None:
+        super().__init__()
+        del actor.log_std
+        kept = {*actor.parameters()}
+        for group in actor.optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if p in kept]
+        self.actor = actor
+
+    def forward(self, obs: Any) -> Tensor:
+        a = self.actor
+        action: Tensor = a.mu(a.latent_pi(a.extract_features(obs, a.features_extractor))).tanh()
+        return action
+
+
 class Network(NamedTuple):
     """A network of an agent, what makes and trains it, its task, and findings that are no matter of learning."""
 
@@ -221,13 +238,14 @@ def of_model(model: Any, env: Any = None) -> dict[str, Network]:
         optimizer = policy.optimizer if is_discrete else critic.optimizer
         networks = {name: Network(critic, partial(new, name), optimizer, task, findings)}
         if not is_discrete:
-            actor, findings, inputs = policy.actor, [], [obs]
+            actor, findings = policy.actor, []
+            make: Callable[[], nn.Module] = partial(new, "actor")
             if hasattr(actor, "get_action_dist_params"):  # else it draws nothing
-                inputs.append(True)
                 findings = checks.of_log_std(actor.get_action_dist_params(obs)[1], *LOG_STD)
-            wanted = better_actions(lambda act: value(critic, obs, act), actor(*inputs))
-            task = NextTask(Bank(inputs, (), LARGE_BANK), wanted=wanted)
-            networks["actor"] = Network(actor, partial(new, "actor"), actor.optimizer, task, findings)
+                actor, make = WithoutNoise(actor), lambda: WithoutNoise(new("actor"))
+            wanted = better_actions(lambda act: value(critic, obs, act), actor(obs))
+            task = NextTask(Bank((obs,), (), LARGE_BANK), wanted=wanted)
+            networks["actor"] = Network(actor, make, policy.actor.optimizer, task, findings)
     return networks
 
 

@@ -144,6 +144,7 @@ def test_a_loaded_agent_gets_one_report_and_does_not_change(kind, env, settings,
     assert [*report.networks] == (["q_net"] if kind == "DQN" else ["critic", "actor"])
     for name, one in report.networks.items():
         assert one.protocol["targets"] == ["next"]
+        assert not any("log_std" in cause for cause in one.causes)  # of which a policy without noise makes no use
         assert f"{name}\nverdict: {one.verdict}" in str(report)
     assert report.verdict in {one.verdict for one in report.networks.values()}
     assert report.why.partition(": ")[0] in report.networks
@@ -157,7 +158,8 @@ def test_a_loaded_agent_gets_one_report_and_does_not_change(kind, env, settings,
 
 def test_their_critics_learn_the_targets_that_they_train_on():
     agent = model("TD3")
-    task = agents.of_model(agent)["critic"].task
+    networks = agents.of_model(agent)
+    task = networks["critic"].task
     obs, act = task.bank.inputs.args
     buffer = agent.replay_buffer
     row = {tuple(o.tolist()): i for i, o in enumerate(buffer.observations[: buffer.pos, 0])}
@@ -167,6 +169,14 @@ def test_their_critics_learn_the_targets_that_they_train_on():
         q = torch.cat(agent.critic_target(then, agent.actor(then)), 1).mean(1)
     assert torch.equal(act, torch.as_tensor(buffer.actions[rows, 0]))
     assert torch.allclose(task.wanted[:, 0], torch.as_tensor(buffer.rewards[rows, 0]) + agent.gamma * q, atol=1e-5)
+
+
+def test_their_actors_learn_without_their_noise():
+    for settings in ({}, {"use_sde": True}):
+        agent = model(**settings)
+        actor, (obs,) = (one := agents.of_model(agent)["actor"]).net, one.task.bank.inputs.args
+        assert torch.equal(actor(obs), agent.actor(obs, deterministic=True))
+        assert {*actor.parameters()} == {p for group in one.optimizer.param_groups for p in group["params"]}
 
 
 def test_dead_networks_are_lost_and_values_out_of_reach_are_named():
