@@ -8,15 +8,15 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
 from rl_plasticity.diagnosis import checks
+from rl_plasticity.diagnosis.subject import Subject
 from rl_plasticity.diagnosis.tasks import BATCH, LARGE_BANK, Bank, Loss, TaskSource, TrialTask, called, outputs_of
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.learning.learner import copy_runs_
@@ -176,14 +176,8 @@ class WithoutNoise(nn.Module):
         return action
 
 
-class Network(NamedTuple):
-    """A network of an agent, what makes and trains it, its task, and findings that are no matter of learning."""
-
-    net: nn.Module
-    make: Callable[[], nn.Module]
-    optimizer: Optimizer
-    task: NextTask
-    findings: list[str]
+Network = tuple[Subject, NextTask, list[str]]
+"""A network of an agent, its task, and findings that are no matter of learning."""
 
 
 def of_model(model: Any, env: Any = None) -> dict[str, Network]:
@@ -236,7 +230,7 @@ def of_model(model: Any, env: Any = None) -> dict[str, Network]:
         task = NextTask(bank=bank, wanted=wanted, counts=counts, rescaled=True)
         findings = checks.of_values(value(critic, obs, act), batch.rewards, model.gamma)
         optimizer = policy.optimizer if is_discrete else critic.optimizer
-        networks = {name: Network(critic, partial(new, name), optimizer, task, findings)}
+        networks = {name: (Subject(critic, [optimizer], partial(new, name), without_dropout=True), task, findings)}
         if not is_discrete:
             actor, findings = policy.actor, []
             make: Callable[[], nn.Module] = partial(new, "actor")
@@ -245,7 +239,8 @@ def of_model(model: Any, env: Any = None) -> dict[str, Network]:
                 actor, make = WithoutNoise(actor), lambda: WithoutNoise(new("actor"))
             wanted = better_actions(lambda act: value(critic, obs, act), actor(obs))
             task = NextTask(Bank((obs,), (), LARGE_BANK), wanted=wanted)
-            networks["actor"] = Network(actor, make, policy.actor.optimizer, task, findings)
+            subject = Subject(actor, [policy.actor.optimizer], make, without_dropout=True)
+            networks["actor"] = subject, task, findings
     return networks
 
 

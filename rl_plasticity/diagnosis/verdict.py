@@ -119,8 +119,7 @@ def diagnose(
         from rl_plasticity.diagnosis.agents import of_model  # after all networks of agents
 
         found = {}
-        for name, (one, fresh, its, task, findings) in of_model(net, env).items():
-            subject = subject_from(one, its, fresh, drawn=True)
+        for name, (subject, task, findings) in of_model(net, env).items():
             (found[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
         return AgentReport.of_networks(found)
     subject = subject_from(net, optimizer, make, drawn=batches is None)

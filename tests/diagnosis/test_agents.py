@@ -158,8 +158,7 @@ def test_a_loaded_agent_gets_one_report_and_does_not_change(kind, env, settings,
 
 def test_their_critics_learn_the_targets_that_they_train_on():
     agent = model("TD3")
-    networks = agents.of_model(agent)
-    task = networks["critic"].task
+    _, task, _ = agents.of_model(agent)["critic"]
     obs, act = task.bank.inputs.args
     buffer = agent.replay_buffer
     row = {tuple(o.tolist()): i for i, o in enumerate(buffer.observations[: buffer.pos, 0])}
@@ -174,9 +173,10 @@ def test_their_critics_learn_the_targets_that_they_train_on():
 def test_their_actors_learn_without_their_noise():
     for settings in ({}, {"use_sde": True}):
         agent = model(**settings)
-        actor, (obs,) = (one := agents.of_model(agent)["actor"]).net, one.task.bank.inputs.args
-        assert torch.equal(actor(obs), agent.actor(obs, deterministic=True))
-        assert {*actor.parameters()} == {p for group in one.optimizer.param_groups for p in group["params"]}
+        subject, task, _ = agents.of_model(agent)["actor"]
+        (obs,), (optimizer,) = task.bank.inputs.args, subject.optimizers
+        assert torch.equal(subject.net(obs), agent.actor(obs, deterministic=True))
+        assert {*subject.net.parameters()} == {p for group in optimizer.param_groups for p in group["params"]}
 
 
 def test_dead_networks_are_lost_and_values_out_of_reach_are_named():
