@@ -169,7 +169,6 @@ class Study:
         They must choose what they chose without the `given` settings, and be no other label's. A value in the label
         itself must be theirs: ``l2 1e-4``.
         """
-        from rl_plasticity.runs import naming
 
         choices = {"reg", "reset", *(_name(a) for of_method in self.methods.values() for a in of_method)}
         asked, own = dict(a.split("=", 1) for a in given), self.runs(Path(), ["seeds=1"])
@@ -180,7 +179,7 @@ class Study:
 
         for label, of_method in runs.items():
             named = [a.split("=", 1) for a in self.methods[label] if a.partition("=")[2] in label.split()]
-            others = {seen.setdefault(str(naming.identity(run.settings)), label) for run in of_method} - {label}
+            others = {seen.setdefault(str(run.settings.flat), label) for run in of_method} - {label}
             if others or chosen(of_method) != chosen(own[label]) or any(asked.get(n, v) != v for n, v in named):
                 said = (
                     f"{label!r} would be that of {min(others)!r}" if others else f"{label!r} would be another method's"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any, Union
 
 import torch
@@ -332,9 +331,9 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
 def _loaded(path: str) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except UnpicklingError as error:  # a whole module, for example
-        raise SettingsError(f"{path} holds more than tensors: save net.state_dict(), or inputs alone") from error
     except Exception as error:  # whatever the file holds
+        if "Weights only load failed" in str(error):  # a whole module, for example
+            raise SettingsError(f"{path} holds more than tensors: save net.state_dict(), or inputs alone") from error
         raise SettingsError(f"cannot read {path}: {first_line(error)}") from error
 
 

@@ -18,6 +18,13 @@ NAME = "rl_plasticity_tests/Drawn-v0"
 NUMBERS = spaces.Box(-1, 1, (2,), np.float32)
 
 
+def sampled(space):
+    try:
+        return space.sample()
+    except ValueError:  # Gymnasium cannot draw from all 64-bit integers
+        return space.low
+
+
 class Drawn(gym.Env):
     """Shows what its spaces have; every action must be in them. Its episodes never end."""
 
@@ -30,13 +37,13 @@ class Drawn(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.observation_space.seed(seed)
-        return self.observation_space.sample(), {}
+        return sampled(self.observation_space), {}
 
     def step(self, action):
         assert self.action_space.contains(action), (action, self.action_space)
         assert np.isfinite(action).all()
         self.seen.append(np.array(action).tolist())
-        return self.observation_space.sample(), self.reward, False, False, {}
+        return sampled(self.observation_space), self.reward, False, False, {}
 
 
 def register(**of_it):
