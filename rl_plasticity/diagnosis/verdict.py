@@ -229,10 +229,8 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
             return []  # `_otherwise` finds out whether the network learns at its own rate
         subject.another_rate = None
     trials.run(FRESH)
-    removed = trials.removed()
-    rate = subject.rate(trials.tasks[0][0])
-    least = removed.mean(0) if rate > RATE / 100 else removed.amin(0)  # a tiny rate may fit the easiest alone
-    if rate < RATE / 3 and bool((least < LEARNS).all()):
+    removed, rate = trials.removed(), subject.rate(trials.tasks[0][0])
+    if rate < RATE / 3 and bool((removed.mean(0) < LEARNS).all()):
         cause = f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either"
         subject.another_rate = RATE
     elif rate > RATE and bool((removed < HALF_LEARNED).any()):
