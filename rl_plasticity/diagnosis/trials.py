@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW
+from rl_plasticity.diagnosis.report import AS_IT_IS, AS_LONG, EARLIER, FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject
 from rl_plasticity.diagnosis.tasks import Loss, TaskSource, TrialTask, called
 from rl_plasticity.seeding import derive, random_states_kept
@@ -228,7 +228,7 @@ class Trials:
 
     def at(self, kind: str, arm: str) -> int:
         """The number of updates of an arm: of those that are compared, as they are trained, and of remedies."""
-        if arm in (FRESH, NOW, EARLIER):
+        if arm in (FRESH, NOW, EARLIER, AS_LONG):
             return self.lengths[kind]
         return self.first[kind] if arm.startswith(AS_IT_IS) or self.given else min(BRIEF, self.first[kind])
 

@@ -13,7 +13,18 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.probe import Probe
 from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, AgentReport, Estimate, Remedy, Report, Verdict
+from rl_plasticity.diagnosis.report import (
+    AS_IT_IS,
+    AS_LONG,
+    EARLIER,
+    FRESH,
+    NOW,
+    AgentReport,
+    Estimate,
+    Remedy,
+    Report,
+    Verdict,
+)
 from rl_plasticity.diagnosis.subject import RATE, Change, Subject, groups_of, restart_, set_rate_, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
 from rl_plasticity.diagnosis.trials import LEARNS, RATES, TIMES, Trials
@@ -197,6 +208,9 @@ def reports(
         elif verdict == "plastic":
             verdict = "something else" if beside[run] else verdict
             said += _slow_start(trials, run)
+        elif AS_LONG in trials.arms:
+            name, rate = type(trials.subject.optimizers[0]).__name__, groups_of(trials.subject.optimizers)[0]["lr"]
+            said.append(f"optimizer: {name} at its rate of {float(rate):g} learns less than half")
         numbers = *_numbers(trials, run), _symptoms(mine, fresh, run)
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
@@ -289,6 +303,22 @@ def _short_of(trials: Trials, run: int, best: float) -> list[str]:
     return found
 
 
+def _needs_another_rate(trials: Trials, run: int) -> Estimate | None:
+    """What a network learned as it is trained, in all updates, of what a fresh one learns at that rate, if below half.
+
+    It is that of the kind of targets of which it learned most; None if that is half or more.
+    """
+    for arm in (AS_IT_IS, AS_LONG) if trials.subject.optimizers and AS_IT_IS in trials.arms else ():
+        if arm not in trials.arms:
+            trials.run(arm, lambda r: trials.subject, [1.0])
+        own = max(_estimate(trials.score(kind, arm, 1.0), run) for kind in trials.arms[arm].curves)
+        if own.high >= LOST:
+            return None
+        if arm == AS_LONG:
+            return own
+    return None
+
+
 def _as_trained(trials: Trials, kind: str, arm: str, run: int) -> Estimate:
     """What an arm learned at the first rate."""
     return _estimate(trials.score(kind, arm, 1.0, trials.first[kind]), run)
@@ -349,6 +379,8 @@ def _judged(trials: Trials, run: int) -> Judged | None:
         if fell.low > 1 - PLASTIC:
             return "losing", f"{says}; this is {fell} less than earlier, compared repeat by repeat", gap
     if score.low >= PLASTIC:
+        if alone := _needs_another_rate(trials, run):
+            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
         return "plastic", says, gap
     return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
 

@@ -316,3 +316,15 @@ def test_rates_keep_their_proportion_and_those_of_0_become_the_first() -> None:
     optimizer = adam((net[0], 0.0), (net[2], 1e-3), (net[4], 5e-4))
     set_rate_(net, [optimizer], 0.01)
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.01, 0.01, 0.005])
+
+
+@pytest.mark.usefixtures("no_further_repeats")
+def test_a_network_that_learns_only_at_a_higher_rate_than_its_own_is_not_plastic() -> None:
+    net = make(nn.Tanh)
+    with torch.no_grad():  # saturated
+        for p in net.parameters():
+            p.mul_(20)
+    given = {"batches": split(X, (X[:, 0] > 0).long()), "loss": CE, "make": lambda: make(nn.Tanh), "repeats": 4}
+    report = diagnose(net, **given, optimizer=ADAM(net.parameters(), 1e-3), remedies=False)
+    assert report.verdict == "something else"
+    assert report.causes == ("optimizer: Adam at its rate of 0.001 learns less than half",)
