@@ -8,7 +8,6 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_plasticity.errors import shown
-from rl_plasticity.settings import LARGEST_NUMBER
 
 Env = gym.Env[Any, Any]
 VECTORS = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
@@ -50,9 +49,6 @@ def size_of(env: Env) -> int:
             helps = f"leave it out, env.wrappers=[gymnasium.wrappers:FilterObservation] {keys}"
         where = "".join(f"[{key!r}]" for key in bad[0])
         raise ValueError(f"{name_of(env)}: its observation{where}, {parts[bad[0]]}, is no vector of numbers; {helps}")
-    boxes = [part for part in parts.values() if isinstance(part, spaces.Box)]
-    if any((box.low > LARGEST_NUMBER).any() or (box.high < -LARGEST_NUMBER).any() for box in boxes):
-        raise ValueError(f"{name_of(env)} has observations beyond the numbers of float32, {LARGEST_NUMBER:.3g}")
     if not 0 < (size := spaces.flatdim(space)) <= MOST:
         raise ValueError(f"{name_of(env)} has observations of {size} numbers: 1 to {MOST} are possible")
     return size
