@@ -17,6 +17,8 @@ LARGEST = np.finfo(np.float32).max
 NAME = "rl_plasticity_tests/Drawn-v0"
 NUMBERS = spaces.Box(-1, 1, (2,), np.float32)
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered")  # Gymnasium's own casts
+
 
 class Drawn(gym.Env):
     """Shows what its spaces have; every action must be in them. Its episodes never end."""
