@@ -49,8 +49,12 @@ def size_of(env: Env) -> int:
             helps = f"leave it out, env.wrappers=[gymnasium.wrappers:FilterObservation] {keys}"
         where = "".join(f"[{key!r}]" for key in bad[0])
         raise ValueError(f"{name_of(env)}: its observation{where}, {parts[bad[0]]}, is no vector of numbers; {helps}")
-    if not 0 < (size := spaces.flatdim(space)) <= MOST:
-        raise ValueError(f"{name_of(env)} has observations of {size} numbers: 1 to {MOST} are possible")
+    sizes = [spaces.flatdim(part) for part in parts.values()]
+    size = spaces.flatdim(space) if all(sizes) else 0
+    if not 0 < size <= MOST:
+        raise ValueError(
+            f"{name_of(env)} has observations, or a part of them, of {size} numbers: 1 to {MOST} are possible"
+        )
     return size
 
 
