@@ -169,5 +169,4 @@ def subject_of(learner: Learner, shown: Callable[[nn.Module], nn.Module] = lambd
         shown: returns the part of a network that is diagnosed.
     """
     source = copy.deepcopy(learner)  # a learner counts its draws of weights
-
     return Subject(shown(learner.net), (), lambda: shown(source.fresh()), without_dropout=True)

@@ -315,7 +315,7 @@ def _statistics(subject: Subject, source: TaskSource) -> dict[str, Tensor]:
     Buffers of torch's own modules, and those that a call changes, belong to the weights.
     """
     net = subject.copied().net
-    before = {name: buffer.clone() for name, buffer in net.named_buffers()}
+    before = {name: buffer.clone() for name, buffer in net.named_buffers()}  # a call may write to them in place
     try:
         with random_states_kept(net.parameters()), torch.no_grad():
             called(net, source.example)
@@ -323,9 +323,8 @@ def _statistics(subject: Subject, source: TaskSource) -> dict[str, Tensor]:
         return {}
     return {
         name: buffer
-        for name, buffer in subject.copied().net.named_buffers()
-        if torch.equal(buffer, before[name])
-        and torch.equal(net.get_buffer(name), buffer)
+        for name, buffer in before.items()
+        if torch.equal(net.get_buffer(name), buffer)
         and not type(net.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.")
     }
 

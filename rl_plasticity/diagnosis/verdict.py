@@ -389,9 +389,8 @@ def _open(trials: Trials, run: int) -> Judged:
     """The verdict on a run that is behind when the trials are over: bad unless it would soon have caught up."""
     _, gap, says = _said(trials, run)
     behind = [(now, before) for now, before in _behind(trials, run) if now.low > 1 - PLASTIC]
-    if all(
-        now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in behind
-    ):  # as much again in three times as many
+    # In three times as many updates the gap would shrink by as much again.
+    if all(now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in behind):
         return "not detectable", f"{says}, and still catches up: give more updates", gap
     return _bad(trials, run)
 

@@ -167,7 +167,7 @@ class Attached:
         self._tables = [table for module in net.modules() for table in (module._parameters, module._modules)]
         self._there = self._now()
         self.steps = self._missed = 0
-        self._others: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+        self._others: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
         watched = {id(p): p for p in (held[:1] + held[-1:])}.values()
         self._seen: dict[Tensor, tuple[int, int, Any]] = {}  # of each: steps, changes since, and what tells a change
@@ -346,7 +346,7 @@ class Attached:
 
     def _changes(self) -> list[str]:
         """What the regularizer acts on that is not as it was, and what is new and trained by the optimizers."""
-        acted_on = [(method, name) for method, _ in self.regularizer.methods(self.net) for name in method.names]
+        acted_on = _acted_on(self.regularizer, self.net)
         changes = dict.fromkeys(change for method, name in acted_on if (change := method.change_of(self.net, name)))
         held = {name for optimizer in self.optimizers for name in _held(optimizer, self.net)}
         replaced = [name for name, p in self.net.named_parameters() if self._parameters.get(name) is not p]
@@ -381,10 +381,8 @@ class Attached:
             return
         changed = self._now() != self._there
         if changed or optimizer not in self._others:
-            names = {name for method, _ in self.regularizer.methods(self.net) for name in method.names}
-            mine = {id(p) for name, p in self.net.named_parameters() if name in names}
-            held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-            self._others[optimizer] = bool(mine & held)
+            names = {name for _, name in _acted_on(self.regularizer, self.net)}
+            self._others[optimizer] = bool(names & _held(optimizer, self.net, frozen=True).keys())
         if self._others[optimizer]:
             self._missed += 1
             if self._missed == (1 if changed else _CHANGES):
@@ -526,6 +524,11 @@ def _held(optimizer: Optimizer, net: nn.Module, frozen: bool = False) -> dict[st
     return {name: p for name, p in net.named_parameters() if id(p) in own and (frozen or p.requires_grad)}
 
 
+def _acted_on(regularizer: Regularizer, net: nn.Module) -> list[tuple[Regularizer, str]]:
+    """The names of the parameters that the regularizer acts on, each with the method that does."""
+    return [(method, name) for method, _ in regularizer.methods(net) for name in method.names]
+
+
 def _skips(optimizer: Optimizer) -> bool:
     """Whether this step changes nothing, because GradScaler found infinite gradients and the optimizer must skip it."""
     found_inf = getattr(optimizer, "found_inf", None)
@@ -636,7 +639,7 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
 
     All parameters that it acts on must be the network's, and some optimizer must hold each trainable one.
     """
-    acted_on = [(method, name) for method, _ in regularizer.methods(net) for name in method.names]
+    acted_on = _acted_on(regularizer, net)
     if changes := [change for method, name in acted_on if (change := method.change_of(net, name))]:
         raise SettingsError(f"the regularizer was made for another network: {in_short(changes)}")
     parameters = dict(net.named_parameters())
