@@ -29,9 +29,11 @@ def pytest_configure(config):
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     keep_compiled()
-    # On a busy machine drawing takes long, which is no fault of a test.
-    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("patient")
+    # On a busy machine drawing takes long, which is no fault of a test. The same examples are drawn each time;
+    # --hypothesis-profile=search draws others.
+    for name, same in {"search": False, "same": True}.items():
+        settings.register_profile(name, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=same)
+    settings.load_profile(config.getoption("--hypothesis-profile", None) or "same")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,7 @@ def actions_of(env: Env) -> spaces.Box | spaces.Discrete:
     """
     space = env.action_space
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and space.shape[0] and space.is_bounded():
-        if width_of(space).max() <= (min(WIDEST, np.finfo(space.dtype).max) if is_real(space) else MOST):
+        if width_of(space).max() <= (min(WIDEST, float(np.finfo(space.dtype).max)) if is_real(space) else MOST):
             return space
         bounds = f"{float(space.low.min()):g} to {float(space.high.max()):g}"
         raise ValueError(f"{name_of(env)} has actions from {bounds}, too wide a range: [-1, 1] is usual")

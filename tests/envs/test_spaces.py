@@ -6,7 +6,7 @@ import pytest
 from conftest import refused
 from folders import SMALL
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rl_plasticity import train
@@ -219,6 +219,7 @@ def one_line(error):
 
 @settings(max_examples=300)
 @given(ANY, st.booleans())
+@example(spaces.Box(np.float16(-1), np.float16(1), (1,), np.float16), False)
 def test_every_space_of_actions_gets_actions_in_it_and_each_of_its_integers_or_is_refused(space, changes):
     env = Drawn(action_space=space)
     try:
