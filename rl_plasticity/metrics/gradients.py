@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
 from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.features import dormant_fraction
@@ -44,7 +45,6 @@ def gradient_spectrum(
     inputs: tuple[Tensor, ...],
     targets: tuple[Tensor, ...],
     runs: tuple[int, ...] = (),
-    chunk: int = 64,
     named: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Singular values of the per-example gradients G = [g_1, ..., g_n] of each parameter, name -> ``[*runs, n]``.
@@ -54,10 +54,9 @@ def gradient_spectrum(
     paper does not say whether it joins them). Variant: gradient diversity as sum ||g_i||^2 / ||sum g_i||^2 (Yin et al.
     2018).
 
-    The values are square roots of the eigenvalues of the n x n Gram matrix of the gradients. Two chunks of gradients
-    are held at a time, 2 * runs * chunk * elements numbers; they are computed again for each pair of chunks, about
-    n^2 / (2 chunk) gradients when n > chunk. Products are in float64, because a Gram matrix squares the condition
-    number; values below 1e-7 of the largest are rounding and are set to zero, among them all beyond the number of the
+    The values are square roots of the eigenvalues of the n x n Gram matrix of the gradients. All gradients are held at
+    once, runs * n * elements numbers. Products are in float64, because a Gram matrix squares the condition number.
+    Values below 1e-7 of the largest are rounding and are set to zero, among them all beyond the number of the
     parameter's elements (then the condition number is infinite).
 
     The network is used in evaluation mode, as a copy: neither BatchNorm's statistics nor any gradient change.
@@ -70,7 +69,6 @@ def gradient_spectrum(
             be given as it is.
         inputs, targets, named: tensors ``[*runs, n, ...]``.
         runs: the leading axes of inputs, targets and parameters; ``()`` for an ordinary network.
-        chunk: the number of examples at a time.
 
     Raises:
         ValueError: a name that no parameter has (the nearest one is named).
@@ -79,55 +77,21 @@ def gradient_spectrum(
     for name in names:
         if name not in parameters:
             raise ValueError(f"no parameter is called {name!r}{nearest(name, parameters)}")
-    named = dict(named or {})
-    k, n = len(runs), [*inputs, *named.values()][0].shape[len(runs)]
-    chosen = {name: parameters[name] for name in names}
-    gradients_of = _gradients_of_examples(copy.deepcopy(net).eval(), loss, k)
+    copied, k = copy.deepcopy(net).eval(), len(runs)
 
-    def rows(start: int) -> dict[str, Tensor]:  # name -> [*runs, chunk, elements]
-        def cut(t: Tensor) -> Tensor:
-            return t.detach().narrow(k, start, min(chunk, n - start))
+    def total(chosen: dict[str, Tensor], *example: Any) -> Tensor:
+        x, by_name, y = tree_map(lambda t: t.unsqueeze(k), example)
+        output: Any = functional_call(copied, chosen, x, by_name)
+        return loss(output, *y).sum()  # runs share nothing: the gradient of the sum is that of each run
 
-        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the fused attention kernels
-            by_name = {name: cut(x) for name, x in named.items()}
-            gradients = gradients_of(chosen, tuple(map(cut, inputs)), by_name, tuple(map(cut, targets)))
-        return {name: g.movedim(0, k).reshape(*runs, g.shape[0], -1) for name, g in gradients.items()}
-
-    return {name: _roots(gram).to(parameters[name].dtype) for name, gram in _gram_matrices(rows, n, chunk).items()}
-
-
-def _gradients_of_examples(net: nn.Module, loss: Callable[..., Tensor], axis: int) -> Callable[..., dict[str, Tensor]]:
-    """A function that returns the gradients of single examples, which lead its results.
-
-    Its arguments are parameters by name, inputs, inputs by name, and targets, with the examples along `axis`.
-    """
-
-    def total(
-        parameters: dict[str, Tensor], x: tuple[Tensor, ...], named: dict[str, Tensor], y: tuple[Tensor, ...]
-    ) -> Tensor:
-        by_name = {name: t.unsqueeze(axis) for name, t in named.items()}
-        output: Any = functional_call(net, parameters, tuple(t.unsqueeze(axis) for t in x), by_name)
-        losses = loss(output, *(t.unsqueeze(axis) for t in y))
-        return losses.sum()  # runs share nothing: the gradient of the sum is that of each run
-
-    return vmap(grad(total), in_dims=(None, axis, axis, axis))
-
-
-def _gram_matrices(rows: Callable[[int], dict[str, Tensor]], n: int, chunk: int) -> dict[str, Tensor]:
-    """G G^T ``[*runs, n, n]`` of each parameter in float64; `rows` gives the chunk of G that starts at an example."""
-    starts = range(0, n, chunk)
-    grams: dict[str, Tensor] = {}
-    for i in starts:
-        lower = rows(i)
-        for j in starts[: i // chunk + 1]:
-            upper = lower if i == j else rows(j)
-            for name in lower:
-                block = lower[name].double() @ upper[name].double().mT
-                if name not in grams:
-                    grams[name] = block.new_zeros(*block.shape[:-2], n, n)
-                grams[name][..., i : i + chunk, j : j + chunk] = block
-                grams[name][..., j : j + chunk, i : i + chunk] = block.mT
-    return grams
+    examples = tree_map(Tensor.detach, (inputs, dict(named or {}), targets))
+    with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the fused attention kernels
+        gradients = vmap(grad(total), in_dims=(None, k, k, k))({name: parameters[name] for name in names}, *examples)
+    spectra = {}
+    for name, gradient in gradients.items():  # [n, *runs, ...]
+        rows = gradient.movedim(0, k).reshape(*runs, len(gradient), -1).double()
+        spectra[name] = _roots(rows @ rows.mT).to(gradient.dtype)
+    return spectra
 
 
 def _roots(gram: Tensor) -> Tensor:

@@ -34,23 +34,21 @@ def padded(s, n):
     return np.concatenate([s, np.zeros(n - len(s))])
 
 
-@pytest.mark.parametrize("chunk", [3, 10, 64])
-def test_the_spectrum_is_that_of_a_loop_over_examples(chunk):
+def test_the_spectrum_is_that_of_a_loop_over_examples():
     net = nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.ReLU(), nn.Linear(7, 3)).double()
     x, y = torch.randn(10, 5, dtype=F64), torch.randint(3, (10,))
     names = [name for name, _ in net.named_parameters()]
-    found = gradient_spectrum(net, names, cross_entropy, (x,), (y,), chunk=chunk)
+    found = gradient_spectrum(net, names, cross_entropy, (x,), (y,))
     assert list(found) == names
     for name in names:
         expected = padded(oracle(net, name, cross_entropy, x, y), 10)
         np.testing.assert_allclose(found[name], expected, rtol=1e-6, atol=2e-7 * expected[0])
 
 
-@pytest.mark.parametrize("chunk", [3, 64])
-def test_each_run_has_the_spectrum_of_its_own_examples_and_weights(chunk):
+def test_each_run_has_the_spectrum_of_its_own_examples_and_weights():
     net = MLP((5, 8, 2), seeds=(0, 1)).double()
     x, y = torch.randn(2, 7, 5, dtype=F64), torch.randn(2, 7, 2, dtype=F64)
-    found = gradient_spectrum(net, ["0.weight", "3.bias"], squared_error, (x,), (y,), runs=(2,), chunk=chunk)
+    found = gradient_spectrum(net, ["0.weight", "3.bias"], squared_error, (x,), (y,), runs=(2,))
     for run in range(2):
         alone = MLP((5, 8, 2), seeds=(run,)).double()
         for name, s in found.items():
@@ -89,9 +87,9 @@ def test_measuring_moves_neither_statistics_nor_gradients_nor_modes(runs):
     x = torch.randn(*runs, 5, 1, 4, 4)
     y = torch.randint(3, x.shape[: len(runs) + 1])
     before, state = copy.deepcopy(net.state_dict()), torch.get_rng_state()
-    s = gradient_spectrum(net, [name], cross_entropy, (x,), (y,), runs=runs, chunk=2)[name]
+    s = gradient_spectrum(net, [name], cross_entropy, (x,), (y,), runs=runs)[name]
     assert s.shape == (*runs, 5)
-    assert not s.requires_grad  # a graph through the other parameters would hold every chunk in memory
+    assert not s.requires_grad  # a graph through the other parameters would stay in memory
     assert (s[..., 0] > 0).all()
     assert all(torch.equal(a, b) for a, b in zip(before.values(), net.state_dict().values(), strict=True))
     assert net.training
@@ -128,6 +126,6 @@ def test_attention_has_the_spectrum_of_a_loop_too():
         attention=nn.MultiheadAttention(4, 2, batch_first=True),
     ).double()  # fmt: skip
     x, y = torch.randn(5, 3, 4, dtype=F64), torch.randint(4, (5,))
-    found = gradient_spectrum(net, ["attention.in_proj_weight"], cross_entropy, (x,), (y,), chunk=2)
+    found = gradient_spectrum(net, ["attention.in_proj_weight"], cross_entropy, (x,), (y,))
     expected = oracle(net.eval(), "attention.in_proj_weight", cross_entropy, x, y)
     np.testing.assert_allclose(found["attention.in_proj_weight"], expected, rtol=1e-6)
