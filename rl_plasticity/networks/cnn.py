@@ -183,39 +183,49 @@ class CNN(nn.Sequential):
 class OneConvolution(nn.Sequential):
     """A convolution, linear layers and a head for flat images: ``[runs, batch, c * h * w] -> [runs, batch, out]``.
 
-    Stride 1, no padding. With 16 channels, 3x3 kernels and then 128 units it is the network of Young and Tian (2019),
-    "MinAtar", arXiv 1903.03176, section 3.
+    Stride 1, no padding. By default the network of Young and Tian (2019), "MinAtar", arXiv 1903.03176, section 3, with
+    other initial weights.
 
     Args:
-        shape: (channels, height, width) of an image.
+        inputs: (channels, height, width) of an image.
         seeds: one for each run.
+        role: "actor" or "critic", which makes no difference.
         layer_norm: LayerNorm over all outputs of a layer, before its activation.
 
     Raises:
-        SettingsError: sides below the kernel's; an unknown activation or initialization.
+        SettingsError: no images, or sides below the kernel's; an unknown activation or initialization.
     """
+
+    takes_images = True
 
     @checked
     def __init__(
         self,
-        shape: Sequence[int],
+        inputs: int | Sequence[int],
         outputs: int,
         seeds: Sequence[int],
-        channels: int,
-        kernel_size: int,
-        hidden: Sequence[int],
-        layer_norm: bool,
-        activation: Activation,
-        init: Init,
+        role: str,
+        *,
+        channels: Annotated[int, Setting("channels of the convolution", least=1)] = 16,
+        kernel_size: Annotated[int, Setting("side of the convolution's kernel", least=1)] = 3,
+        hidden: Annotated[Sequence[int], Setting("widths of the hidden linear layers", least=1)] = (128,),
+        layer_norm: Annotated[bool, Setting("LayerNorm between each layer and its activation")] = False,
+        activation: Activation = "relu",
+        init: Init = "orthogonal",
     ) -> None:
-        if min(shape[1:]) < kernel_size:
-            raise SettingsError(f"kernel_size={kernel_size} is larger than the image, {shape[1]} x {shape[2]}")
+        if isinstance(inputs, int) or len(inputs) != 3:
+            raise SettingsError(
+                f"network=cnn needs agent=dqn and images [channels, height, width], not observations of shape "
+                f"{inputs}; choose network=mlp"
+            )
+        if min(inputs[1:]) < kernel_size:
+            raise SettingsError(f"kernel_size={kernel_size} is larger than the image, {inputs[1]} x {inputs[2]}")
         runs, gain = len(seeds), initial_gain(init, False, activation)
         modules: list[nn.Module] = [
-            nn.Unflatten(2, tuple(shape)),
-            StackedConv2d(shape[0], channels, kernel_size, derived(seeds, 0), False, gain, by_patches=True),
+            nn.Unflatten(2, tuple(inputs)),
+            StackedConv2d(inputs[0], channels, kernel_size, derived(seeds, 0), False, gain, by_patches=True),
         ]
-        fan_in = channels * math.prod(side - kernel_size + 1 for side in shape[1:])
+        fan_in = channels * math.prod(side - kernel_size + 1 for side in inputs[1:])
         for depth, width in enumerate((*hidden, outputs), start=1):
             non_linearity, factor = make_activation(activation, 2 if depth == 1 and not layer_norm else -1, runs)
             modules += [*([StackedLayerNorm(fan_in, runs)] if layer_norm else []), non_linearity]
