@@ -443,7 +443,7 @@ def check(command):
     elif name == "compare":
         compare.parse(arguments)
     elif name == "status":
-        status.parse(arguments)
+        command_line.places_and_options(arguments, ())
 
 
 @pytest.fixture(scope="module")

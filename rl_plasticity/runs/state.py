@@ -1,6 +1,5 @@
 """The state of a run, read from its files."""
 
-import math
 import platform
 import time
 from collections import defaultdict
@@ -53,34 +52,30 @@ def read(folder: RunFolder) -> Status:
 
 
 def _read(folder: RunFolder) -> Status:
-    settings, supervised = folder.settings, folder.kind == "supervised"
-    timing = {row.name: row.value for row in folder.last_rows("timing.csv") if 0 <= row.value < 1e15}
-    unit, lengths = "env steps", [settings.get("total_env_steps", 0)]
-    if supervised:  # the number of tasks may be the task's own, which is not known here
-        unit, lengths = "epochs", [settings.get("num_tasks"), settings.get("epochs_per_task")]
-    total = math.prod(n if isinstance(n, int) else 0 for n in lengths)
+    unit = "epochs" if folder.kind == "supervised" else "env steps"
+    timing = {row.name: row.value for row in folder.last_rows("timing.csv") if 0 <= row.value < 1e9}
+    done, left = (int(timing.get(f"{unit.replace(' ', '_')}_{n}", 0)) for n in ("done", "left"))
+    total = done + left or folder.settings.get("total_env_steps")  # of epochs it is known from the timing alone
     # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
-    steps = [0, *folder.saved_steps, *(row.step for row in folder.last_rows("metrics.csv") if not supervised)]
-    timed, left = (timing.get(f"{unit.replace(' ', '_')}_{n}") for n in ("done", "left"))
-    if timed is not None and left is not None:
-        steps.append(int(timed))
-        total = int(timed + left)
-    state, note = _state(folder, max(steps), total)
+    steps = [done, *folder.saved_steps]
+    if unit == "env steps":
+        steps += [row.step for row in folder.last_rows("metrics.csv")]
+    state, note = _state(folder)
     rate, ends = 0.0, None
     if state == "running":
         rate = timing.get("updates_per_second", 0.0)
         if "seconds_left" in timing:
-            ends = folder.timing_csv.stat().st_mtime + min(timing["seconds_left"], 1e9)
-    return Status(folder, state, max(steps), total, unit, rate, ends, _latest(folder), note)
+            ends = folder.timing_csv.stat().st_mtime + timing["seconds_left"]
+    return Status(
+        folder, state, max(steps), total if isinstance(total, int) else 0, unit, rate, ends, _latest(folder), note
+    )
 
 
-def _state(folder: RunFolder, done: int, total: int) -> tuple[str, str]:
+def _state(folder: RunFolder) -> tuple[str, str]:
     """One of STATES, and a note."""
     entry = last_entry(folder)
     if entry is not None and entry.word in ("finished", "stopped", "failed"):
         return entry.word, entry.text
-    if entry is None and 0 < total <= done:  # which could not be written
-        return "finished", ""
     if is_held(folder):
         return "running", ""
     written = (folder.config, folder.log, folder.metrics_csv, folder.timing_csv, folder.checkpoints)
