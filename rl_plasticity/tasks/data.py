@@ -1,10 +1,7 @@
 """Labelled images as tensors: from scikit-learn, from the Hugging Face Hub, or from npz files."""
 
 import importlib
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -271,36 +268,17 @@ def _from_npz(path: Path) -> Part:
 
 
 def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
-    """Read from the Hub's cache, else download. Without a connection it raises at once."""
+    """Read from the Hub's cache, else download."""
     advice = f"use data.root=FOLDER: {WRITE}"
     if not known.repository:
         raise DataError(f"{name} is not downloaded: {advice}")
-    advice += ", or data=digits, which needs nothing"
-    datasets, hub = library("datasets"), library("huggingface_hub")
-    config = [known.config] if known.config else []
-    fetch = partial(datasets.load_dataset, known.repository, *config, split=["train", known.test_split])
+    datasets, splits = library("datasets"), ["train", known.test_split]
     try:
-        with _offline(datasets.config, hub.constants):
-            train, test = fetch()
-    except (OSError, ValueError):  # not cached
-        if not _answers(address := hub.constants.ENDPOINT):
-            raise DataError(f"{name} is not cached, and {address} cannot be reached: {advice}") from None
-        try:
-            train, test = fetch()
-        except Exception as error:  # the library's, the connection's and the disk's errors alike
-            raise DataError(f"{name} cannot be downloaded ({reason(error)}): {advice}") from error
+        train, test = datasets.load_dataset(known.repository, known.config or None, split=splits)
+    except Exception as error:  # the library's, the connection's and the disk's errors alike
+        advice += ", or data=digits, which needs nothing; HF_HUB_OFFLINE=1 takes what is cached, at once"
+        raise DataError(f"{name} cannot be downloaded ({reason(error)}): {advice}") from error
     return _decoded(train, known), _decoded(test, known)
-
-
-def _answers(address: str) -> bool:
-    """Whether a server answers, with whatever status: without one the Hub's library retries for half a minute."""
-    try:
-        urllib.request.urlopen(address, timeout=2).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
 
 
 def _decoded(table: Any, known: "Published") -> Part:
@@ -315,19 +293,6 @@ def _decoded(table: Any, known: "Published") -> Part:
     except Exception as error:  # the library's and Pillow's, whatever is damaged or missing
         raise DataError(f"{known.repository} cannot be read ({reason(error)})") from error
     return np.ascontiguousarray(out.transpose(0, 3, 1, 2)), labels
-
-
-@contextmanager
-def _offline(*modules: Any) -> Iterator[None]:
-    """Keep the Hub's libraries off the network: without a connection they retry for half a minute."""
-    before = [module.HF_HUB_OFFLINE for module in modules]
-    for module in modules:
-        module.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        for module, value in zip(modules, before, strict=True):
-            module.HF_HUB_OFFLINE = value
 
 
 def checked(
