@@ -103,7 +103,6 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 if sys.argv[:1] == ["-m"]:  # python -m rl_plasticity.COMMAND, whose module is imported next
     sys.excepthook = _end
 
-_MOVED = {"fit_fresh_targets": "rl_plasticity_zoo.metrics"}
 _COMMANDS = ("compare", "evaluate", "status", "supervised", "train", "watch")
 
 
@@ -118,8 +117,7 @@ def __getattr__(name: str) -> object:
                 raise
             needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
             raise ModuleNotFoundError(needed, name=error.name) from error
-    moved = f": it is in {_MOVED[name]} since 0.3" if name in _MOVED else ""
-    raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}{moved}")
+    raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

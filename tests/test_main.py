@@ -16,7 +16,7 @@ def call(monkeypatch, *arguments):
 
 def test_it_lists_exactly_the_commands_there_are(monkeypatch, capsys):
     there = {path.stem for path in PACKAGE.glob("*.py") if 'if __name__ == "__main__":' in path.read_text()}
-    assert COMMANDS.keys() == there - {"__main__", "live", "reproduce"}
+    assert COMMANDS.keys() == there - {"__main__"}
     assert call(monkeypatch) == 0
     said = capsys.readouterr().out
     assert all(f"  {name} " in said for name in COMMANDS)

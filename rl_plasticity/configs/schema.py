@@ -35,7 +35,7 @@ from rl_plasticity.configs.commands import (
 from rl_plasticity.configs.gone import GONE, as_gone, did_nothing, unknown
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import Asked, as_written, by_name, flat_values, nested
-from rl_plasticity.errors import SettingsError, closest, in_short, nearest, shown
+from rl_plasticity.errors import SettingsError, in_short, nearest, shown
 from rl_plasticity.settings import Declared, Setting, settings_of
 
 Settings = TypeVar("Settings")
@@ -55,9 +55,6 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
     """
     given = by_name(asked)
     load_plugs(given.pop("plugins", []))
-    for name in given:
-        if "." not in name and closest(name, ["plugins"]):  # else what the plugs would add is said to be unknown
-            raise unknown("setting", name, ["plugins"])
     start = _start(kind, given, base)
     names = {g: given.pop(g, start.get(f"{g}.name", KINDS[g].default)) for g in GROUPS[kind]}
     for module in _modules(names, given):
@@ -69,7 +66,7 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
     for name, value in given.items():
         meant = [name] if name in declared else [d for d in declared if name == _full(d, names)]
         if not meant:
-            raise _unknown(kind, name, declared, names)
+            raise _unknown(name, declared, names)
         if meant[0] in given and meant[0] != name:
             raise SettingsError(f"{meant[0]} is given twice")
         applied |= dict.fromkeys(meant, value)
@@ -248,13 +245,10 @@ def _made(
     return kind(**as_arguments(plain), **groups)
 
 
-def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
+def _unknown(name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
     """The error about a setting that does not exist."""
-    of_command = f"{called(kind)} {name}"
-    written = of_command if of_command in GONE else as_gone(name)
+    written = as_gone(name)
     group, _, last = written.rpartition(".")
-    if "launcher" in (name, group):
-        return SettingsError(f"{name} is for a sweep: add -m")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
     valid = [*names, *declared, "preset", "plugins"]

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from rl_plasticity.configs.commands import as_written_name
-from rl_plasticity.configs.gone import GONE
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.errors import SettingsError, shown
 from rl_plasticity.paths import expanded
@@ -153,9 +152,6 @@ def _value(text: str, argument: str) -> Any:
         return [_value(part, argument) for part in _between_commas(inside, argument)] if inside else []
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         return text[1:-1]
-    for form in ("glob(", "${"):
-        if form in text:
-            raise SettingsError(f"{shown(argument)}: {form} {GONE[form]}")
     if text.lower() in WORDS:
         return WORDS[text.lower()]
     for kind in (int, float):
