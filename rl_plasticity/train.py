@@ -154,7 +154,6 @@ def train(session: Session[Train], parts: Parts) -> bool:
 
     updates = AgentUpdates(session, agent, buffer, probing, agent_of)
     evaluations = Evaluations(session, agent, updates, parts.eval_envs, at)
-    # A stop signal within an evaluation ends this block, and is not raised further.
     with session.begun(
         {"agent": agent, "buffer": buffer, "envs": envs, "probes": probing.networks}, at,
         unit="env steps", total=s.total_env_steps,
@@ -165,9 +164,6 @@ def train(session: Session[Train], parts: Parts) -> bool:
             probing.measure()
             evaluations.begin()
             session.save()  # a run killed at any moment can be resumed
-        elif evaluations.was_cut_short:
-            evaluations.after_step()
-            session.after_step()
         while session.goes_on():
             if updates.are_to_prime:  # some at a time, without an env step, until all are made
                 updates.prime()
@@ -186,7 +182,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
                 updates.after_step(at.step)
             for part in (probing, evaluations, session):
                 part.after_step()
-    return at.step >= s.total_env_steps and not evaluations.was_cut_short
+    return at.step >= s.total_env_steps
 
 
 def make_trained(parts: Parts, s: Train, plan: Plan) -> Agent:

@@ -243,9 +243,6 @@ class StopAfter:
         self.left -= 1
         return signal.SIGTERM if self.left < 0 else 0
 
-    def require_none(self):
-        """Steps are counted, and not those of evaluations."""
-
 
 def alive(process):
     """Whether the process of this number runs: one that has ended and that nobody waited for does not."""

@@ -15,7 +15,6 @@ from rl_plasticity.agents import ReplayBuffer
 from rl_plasticity.errors import FaultyRun
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.session import Interrupted
 from rl_plasticity.train import command
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 100 env steps.
@@ -55,46 +54,6 @@ def start(arguments, cwd, program=("-m", "rl_plasticity.train"), **options):
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen([sys.executable, *program, *arguments], cwd=cwd, env=environment, **pipes, **options)
-
-
-class StopWithin(StopAfter):
-    """A stop signal that comes after so many steps of evaluations."""
-
-    def __init__(self, steps):
-        self.steps = steps
-
-    @property
-    def received(self):
-        return signal.SIGTERM if self.steps < 0 else 0
-
-    def require_none(self):
-        self.steps -= 1
-        if self.received:
-            raise Interrupted
-
-
-# Evaluations of 50 steps: before the first step, at 20, at 30, of the next task there, at 40, 60, there and at 70.
-CHANGING = [*PENDULUM, "env.changes=[action_flip]", "env.switch_every_env_steps=30", "eval_every_env_steps=20"]
-CHANGING += ["total_env_steps=70", "seeds=2"]
-
-
-@pytest.fixture(scope="module")
-def changing(tmp_path_factory):
-    return run(CHANGING, tmp_path_factory.mktemp("changing") / "run")
-
-
-@pytest.mark.parametrize(("steps", "saved"), [(10, None), (60, 20), (160, 30), (390, 70)], ids=str)
-def test_a_run_that_is_stopped_within_an_evaluation_makes_it_when_it_is_resumed(steps, saved, changing, tmp_path):
-    folder = run(CHANGING, tmp_path / "run", StopWithin(steps))
-    assert [*RunFolder(folder).saved_steps][-1:] == [saved] * (saved is not None)
-    assert status.read(RunFolder(folder)).state == "stopped"
-    resume(folder)
-    assert (folder / "metrics.csv").read_bytes() == (changing / "metrics.csv").read_bytes()
-    ends = [checkpoint.load(f / "checkpoints") for f in (folder, changing)]
-    for end in ends:  # so is the state, of after the evaluation
-        assert end["progress"]["evaluated_at"] == 70
-    assert ends[0]["sizes"]["metrics.csv"] == ends[1]["sizes"]["metrics.csv"]
-    assert_equal_states(*({name: end[name] for name in ("agent", "envs", "progress")} for end in ends))
 
 
 class Drawing(gym.Env):

@@ -27,10 +27,6 @@ from rl_plasticity.runs.results import Results
 S = TypeVar("S", Train, Supervised)
 
 
-class Interrupted(Exception):
-    """A stop signal came within an evaluation, which could last for ever."""
-
-
 class StopSignal:
     """A context that remembers the first SIGINT or SIGTERM, so that the run ends after its step; a second one kills.
 
@@ -58,11 +54,6 @@ class StopSignal:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    def require_none(self) -> None:
-        """Raises Interrupted if a signal has come."""
-        if self.received:
-            raise Interrupted
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Remember the signal."""
@@ -124,8 +115,6 @@ class Session(Generic[S]):
     ) -> Iterator[bool]:
         """A context for the loop. It begins or restores the run, and writes the last checkpoint at its end.
 
-        A stop signal within an evaluation ends the loop there, and the checkpoint is of before the evaluation.
-
         Args:
             parts: everything to save, by name.
             progress: saved too. Metrics are logged over its env steps, or over its updates if the unit is epochs.
@@ -157,11 +146,7 @@ class Session(Generic[S]):
         self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
         try:
-            try:
-                yield not self.saved
-            except Interrupted:
-                if not progress.step:  # the run begins again
-                    return
+            yield not self.saved
             self.save()
         finally:
             self.close()
@@ -220,17 +205,11 @@ class Session(Generic[S]):
         self.results.write(self.axis, self.latest, where)
 
     def evaluating(self, done: int, episodes: int) -> None:
-        """Show how many episodes of an evaluation are done.
-
-        Raises:
-            Interrupted: a stop signal came. The evaluation is made when the run is resumed.
-        """
+        """Show how many episodes of an evaluation are done."""
         self.clock.show_evaluation(done, episodes)
-        self.stop.require_none()
 
     def evaluated(self, values: Mapping[str, Tensor | np.ndarray], summary: str) -> None:
         """Write an evaluation and the rates since the last one; `summary` goes to the progress bar."""
-        self.saved_at = None  # a checkpoint of this step is of before the evaluation
         self.log(values)
         self.tell()
         self.clock.latest = summary

@@ -38,8 +38,7 @@ class EnvStepCounts(Progress):
         episode_return: return of the current training episode so far.
         first_return: return of the evaluation before anything of the current task was learned.
         task_area: sum of the evaluations of the current task, each times the env steps since the one before it.
-        evaluated_at: env step of the last evaluation. If a later evaluation was due at `step`, a signal cut it short,
-            and it is made when the run is resumed.
+        evaluated_at: env step of the last evaluation.
     """
 
     episode_return: Tensor
@@ -207,17 +206,8 @@ class Evaluations:
             again()
         self.session.call("on_task")
 
-    @property
-    def was_cut_short(self) -> bool:
-        """Whether a signal interrupted the evaluation of this env step."""
-        return is_evaluated(self.s, self.at.step) and self.at.evaluated_at < self.at.step
-
     def after_step(self) -> None:
-        """Evaluate if it is due, and log the results of a task at its end.
-
-        Raises:
-            Interrupted: a signal came; nothing has changed.
-        """
+        """Evaluate if it is due, and log the results of a task at its end."""
         s, at = self.s, self.at
         if not is_evaluated(s, at.step):
             return
