@@ -190,14 +190,6 @@ class Cap(gym.wrappers.TimeLimit):
     """The time limit of a task that has none."""
 
 
-def step_limit(env: Env) -> float:
-    """The largest number of simulator steps in an episode; infinite without a time limit."""
-    # As it was registered: the innermost environment's own spec has no limit, because a wrapper keeps it.
-    registered = gym.spec(env.spec.id).max_episode_steps if env.spec and env.spec.id in gym.registry else None
-    bare = env.unwrapped  # its own limit: an attribute of dm_control and MinAtar, and one of MiniGrid
-    return registered or float(getattr(bare, "_step_limit", getattr(bare, "max_steps", None)) or math.inf)
-
-
 def task_names() -> list[str]:
     """The short names of all DeepMind Control tasks (``cheetah-run``, ...)."""
     no_display = not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
@@ -221,16 +213,12 @@ def check_name(name: str) -> None:
     if module := plugins.module_of(name):
         plugins.load_one(module, f"env {name!r}")
         prefix = f"gym:{module}:"
-    others = [*(f"minatar:{game}" for game in GAMES), *(prefix + task for task in gym.registry)]
     task = name.removeprefix(prefix)
-    if task.startswith("GymV2"):
-        raise SettingsError(f"env {name!r} makes another environment by its name: register that one")
+    others = [*(f"minatar:{game}" for game in GAMES), *(prefix + one for one in gym.registry)]
     if name in others or name in (known := [*task_names(), *others]):
         return
-    if space := task.rpartition("/")[0]:
-        close = difflib.get_close_matches(space, {one.rpartition("/")[0] for one in gym.registry})
-        known = [one for one in others if one.startswith(tuple(f"{prefix}{one}/" for one in close))]
-    if not known:
+    space = task.rpartition("/")[0]
+    if space and not any(one.startswith(f"{space}/") for one in gym.registry):
         needed = f"install its package, and name the module that does: env=gym:MODULE:{task}"
         ale = ", for ALE pip install ale-py and gym:ale_py:ALE/Pong-v5"
         raise SettingsError(f"unknown env {name!r}: no imported module registers {space}/; {needed}{ale}")
@@ -312,7 +300,9 @@ def _made(
     image = image_of(made.observation_space)
     if name.startswith("gym:") and image is not None and image[2] < min(image[:2]):  # its channels come last
         made = channels_first(made)
-    has_limit = (made.spec and made.spec.max_episode_steps) or step_limit(made) < math.inf
+    bare = made.unwrapped  # its own limit: an attribute of dm_control and MinAtar, and one of MiniGrid
+    own = getattr(bare, "_step_limit", getattr(bare, "max_steps", None)) or math.inf
+    has_limit = (made.spec and made.spec.max_episode_steps) or own < math.inf
     return made if has_limit else Cap(made, LONGEST)
 
 

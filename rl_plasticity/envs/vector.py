@@ -131,11 +131,7 @@ class Envs:
         return {"states": [state for states in self._ask("states") for state in states]}
 
     def load_state_dict(self, state: dict[str, Any]) -> Floats:
-        """Play every environment to where it was, and return the newest observations.
-
-        Raises:
-            ValueError: the replay ended elsewhere.
-        """
+        """Play every environment to where it was, and return the newest observations."""
         states = [([state["states"][run] for run in runs],) for runs in self.runs_of]
         self._tell("restore", states)
         return np.concatenate(self._answers(timeout=None))
@@ -228,7 +224,7 @@ class Here:
         try:
             return getattr(self.group, what)(*arguments)
         except Exception as error:  # whatever the task's author raises
-            raise _raised(what, type(error).__name__, _said(error)) from error
+            raise EnvFault(_said(error)) from error
 
     def kill(self) -> None:
         pass
@@ -253,11 +249,9 @@ class Worker:
                 self.process.start()
         finally:
             theirs.close()
-        self.what = ""
 
     def tell(self, what: str, arguments: tuple[Any, ...]) -> None:
         """Call the method of the group that `what` names; an empty name ends the process."""
-        self.what = what
         with suppress(OSError):  # the process is gone: `answer` reports it
             self.pipe.send((what, arguments))
 
@@ -271,9 +265,9 @@ class Worker:
         """
         if not self.pipe.poll(None if until == math.inf else max(0.0, until - time.monotonic())):
             raise TimeoutError
-        error, result = self.pipe.recv()
-        if error:
-            raise _raised(self.what, error, result)
+        fault, result = self.pipe.recv()
+        if fault:
+            raise EnvFault(fault)
         return result
 
     def kill(self) -> None:
@@ -348,20 +342,14 @@ def _serve(pipe: Connection, make: Callable[[], EnvGroup], plugs: Sequence[str])
                     group = make()
                 answer = "", getattr(group, what)(*arguments)
             except Exception as error:
-                answer = type(error).__name__, _said(error)
+                answer = _said(error), None
             pipe.send(answer)
     if group is not None:
         group.vector.close()
 
 
 def _said(error: Exception) -> str:
-    """An error's message, and the line that raised it."""
+    """What an environment raised, and the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{error} ({Path(frame.filename).name}, line {frame.lineno})"
-
-
-def _raised(what: str, kind: str, message: str) -> Exception:
-    """The exception for what the environments raised. A replay that ended elsewhere stays a ValueError."""
-    if (what, kind) == ("restore", "ValueError"):
-        return ValueError(message)
-    return EnvFault(f"an environment raised {kind}: {message}")
+    where = f"({Path(frame.filename).name}, line {frame.lineno})"
+    return f"an environment raised {type(error).__name__}: {error} {where}"

@@ -9,7 +9,6 @@ import pytest
 from dm_control.rl.control import PhysicsError
 
 from rl_plasticity.envs import Control, make_env
-from rl_plasticity.envs.control import step_limit
 
 
 def actions(steps, runs, act_dim, seed=0):
@@ -147,8 +146,3 @@ def test_triton_is_loaded_before_the_simulator_that_draws_with_egl(tmp_path):
         env={**os.environ, "PYTHONPATH": paths, "MUJOCO_GL": "egl"}, capture_output=True, text=True,
     )  # fmt: skip
     assert said.stdout == "False\n", said.stderr
-
-
-@pytest.mark.parametrize(("name", "steps"), [("gym:Pendulum-v1", 200), ("cheetah-run", 1000)])
-def test_a_task_s_limit_of_steps_is_read_from_its_bare_environment(name, steps):
-    assert step_limit(make_env(name, 0).envs[0].unwrapped) == steps

@@ -159,7 +159,6 @@ BAD = {
     "env.wrappers=[gymnasium.wrappers:NormalizeObservation]": ["NormalizeObservation"],
     "env.max_episode_steps=0": ["env.max_episode_steps", "1"],
     "env.sequence=3": ["env.sequence"],
-    "env=gym:GymV26Environment-v0": ["GymV26Environment"],
 }
 
 
@@ -188,7 +187,6 @@ NAMES = {
     "gym:ale/Pong-v5": ["ale-py", "ale_py"],
     "gym:Mine/Task-v0": ["Mine/", "gym:MODULE:Mine/Task-v0"],
     "gym:tabular/Blackjak-v0": ["gym:tabular/Blackjack-v0"],
-    "gym:tabuler/Blackjack-v0": ["gym:tabular/Blackjack-v0"],
     "gym:gymnasium.envs:phys2d/CartPol-v1": ["gym:gymnasium.envs:phys2d/CartPole-v1"],
 }
 
