@@ -78,7 +78,7 @@ def _panels(c: Comparison, looks: Looks, metrics: Sequence[str], name: str, titl
         if place >= len(of_panels) - columns:
             axes.set_xlabel(unit if unit == "task" else f"{unit}s")
     if name == "learning_curves":
-        panels[0].set_ylabel(_words(c))
+        panels[0].set_ylabel(c.metric)
     if len(c.rows) <= 2 * len(PALETTE):
         plotting.legend(figure, {row.name: Line2D([], [], **looks[row.group.label]) for row in c.rows})
     return Drawn(name, title, figure, f"{', '.join(metrics)}: mean over seeds{_intervals(c)}; each run as a thin line.")
@@ -86,7 +86,7 @@ def _panels(c: Comparison, looks: Looks, metrics: Sequence[str], name: str, titl
 
 def _curve(axes: Axes, c: Comparison, row: Row, metric: str, task: str, look: Mapping[str, Any]) -> None:
     """Draw the mean of a group's runs at the steps that all have, at most 500, its interval, and the runs."""
-    curves = [c.curve(run, metric) for run in row.group.tasks[task] if metric in run.curves]
+    curves = [run.curves[metric] for run in row.group.tasks[task] if metric in run.curves]
     common = shared(metric, curves) if curves else np.zeros(0, np.int64)
     if not len(common):
         return
@@ -109,7 +109,7 @@ def _final(c: Comparison, looks: Looks) -> Drawn:
         axes.plot([mean] * 2, [y - 0.31, y + 0.31], color=color, lw=2.5)
         axes.plot(interval or (), [y] * len(interval or ()), color="black", lw=1)
         axes.scatter(points, y + np.linspace(-0.2, 0.2, len(points)), s=7, color=color, zorder=3)
-    axes.set_xlabel(_words(c))
+    axes.set_xlabel(c.metric)
     caption = f"{c.metric} at {c.where}: mean (upright line){_intervals(c)}; each run is a point."
     return Drawn("final_performance", "Final performance", figure, caption)
 
@@ -133,7 +133,7 @@ def _sensitivity(c: Comparison) -> Iterator[Drawn]:
         plotting.mark_strengths(axes, [row.group.settings[name] for rows in families for row in rows])
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
         axes.set_xlabel(name)
-    panels[0].set_ylabel(_words(c))
+    panels[0].set_ylabel(c.metric)
     caption = f"{c.metric} at {c.where} of groups that differ only in the setting on the axis: mean{_intervals(c)}."
     yield Drawn("sensitivity", "Sensitivity to settings", figure, caption)
 
@@ -145,10 +145,6 @@ def _families(c: Comparison, name: str) -> list[list[Row]]:
     for row in sorted(have, key=lambda row: row.group.settings[name]):
         families.setdefault(identity(row.group.settings, [name]), []).append(row)
     return [rows for rows in families.values() if len(rows) > 1]
-
-
-def _words(c: Comparison) -> str:
-    return f"{c.metric} / 1000" if c.scale != 1 else c.metric
 
 
 def _intervals(c: Comparison) -> str:

@@ -108,7 +108,6 @@ class Comparison:
 
     Args:
         unit: what the steps of the metric count: env step, update or task.
-        scale: the factor of all values: 1/1000 for returns on several DeepMind Control tasks, else 1.
         steps: the steps of each task that all runs have. Runs are compared at the last one.
         better: which values of the metric count as better.
         target: the value for the steps until a run reaches it.
@@ -117,7 +116,6 @@ class Comparison:
 
     metric: str
     unit: str
-    scale: float
     steps: Mapping[str, Steps]
     better: Direction
     target: float | None = None
@@ -142,11 +140,6 @@ class Comparison:
         at = {*self.at.values()}
         return f"{self.unit} {at.pop()}" if len(at) == 1 else f"the last common {self.unit} of each task"
 
-    def curve(self, run: Run, metric: str) -> Curve:
-        """A run's curve, in the table's scale if it is of the metric that is compared."""
-        curve = run.curves[metric]
-        return Curve(curve.steps, curve.values * self.scale) if metric == self.metric else curve
-
     def number(self, value: float) -> str:
         """`value` with the digits of the largest score, so that all scores have the same decimals."""
         return fine(x for row in self.rows for of in row.final for x in of)(value)
@@ -165,8 +158,7 @@ class Comparison:
     @property
     def caption(self) -> str:
         """What the columns and their intervals are."""
-        divided = ", divided by 1000" if self.scale != 1 else ""
-        text = f"{self.metric} at {self.where} on {', '.join(self.steps)}{divided}: mean ± standard error, and "
+        text = f"{self.metric} at {self.where} on {', '.join(self.steps)}: mean ± standard error, and "
         text += (
             f"interquartile mean (IQM). AUC: mean over the curve up to there. Intervals from {FEW} seeds on: "
             "bootstrap for ranks, else Student's t. "
@@ -300,12 +292,13 @@ def summarize(
     groups = [g.only(lambda task, _: task in steps) for g in groups]
     if direction is None and (direction := better(MetricName.parse(metric).quantity)) is None and len(groups) > 1:
         warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
-    scale = _scale(groups, metric, warnings) if len(steps) > 1 else 1.0
+    if len(steps) > 1 and metric.endswith("return") and not all(_is_control(run) for g in groups for run in g.runs):
+        warnings.append("returns of Gymnasium tasks have no common scale: those of several are averaged as they are")
     named = {g.label: g for g in groups}
     if baseline is not None and baseline not in named:
         raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
     reference = default_baseline(groups, warnings) if baseline is None else named[baseline]
-    c = Comparison(metric, unit, scale, steps, direction or "higher", target, reference, columns)
+    c = Comparison(metric, unit, steps, direction or "higher", target, reference, columns)
     rows = [_row(Sample(c, g, len(groups) - 1)) for g in groups]
     warnings += [f"* {r.group.label} is unfinished: {folder}" for r in rows for folder in dict.fromkeys(r.unfinished)]
     if few := [row.label for row in rows if row.seeds < FEW]:
@@ -401,11 +394,9 @@ class Sample:
 
     @cached_property
     def curves(self) -> list[Array]:
-        """The values on each task ``[runs, steps]``, in the scale of the table."""
+        """The values on each task ``[runs, steps]``."""
         every = self.c.steps.items()
-        return [
-            np.array([at(r.curves[self.c.metric], of) for r in self.group.tasks[t]]) * self.c.scale for t, of in every
-        ]
+        return [np.array([at(run.curves[self.c.metric], of) for run in self.group.tasks[task]]) for task, of in every]
 
     @property
     def final(self) -> list[Array]:
@@ -497,13 +488,6 @@ def _gap_at_once(s: Sample) -> Estimate | None:
     return found if found and found.p <= 1 else None
 
 
-def _normalized_score(s: Sample) -> Estimate | None:
-    if s.c.metric != "eval/return" or not _is_control(s.group.runs[0]):
-        return None
-    value, _, n, *_ = mean(s.final)
-    return Estimate(value if s.c.scale != 1 else float(statistics.normalized_score(np.array(value))), n=n)
-
-
 class Statistic(NamedTuple):
     """A number of each group: a line of ``comparison.csv`` and, with a `heading`, a column of the table.
 
@@ -555,7 +539,6 @@ STATISTICS = (
     ),
     Statistic("gap", _gap, "gap [95 %]", _with_pairs),
     Statistic("gap_all_at_once", _gap_at_once),
-    Statistic("normalized_score", _normalized_score),
 )
 
 
@@ -613,16 +596,6 @@ def _of_origins(groups: Sequence[Group]) -> Iterator[str]:
     for what in dict.fromkeys(what for what, _ in marks):
         if len(values := sorted({value for of, value in marks if of == what})) > 1:
             yield f"runs of different {what}: {', '.join(values)}"
-
-
-def _scale(groups: Sequence[Group], metric: str, warnings: list[str]) -> float:
-    """The factor of the values of several tasks."""
-    if metric not in ("eval/return", "train/return"):
-        return 1.0
-    if all(_is_control(run) for g in groups for run in g.runs):
-        return 1 / 1000  # the most that a return can be there
-    warnings.append("returns of Gymnasium tasks have no common scale: statistics over several are of raw returns")
-    return 1.0
 
 
 def _is_control(run: Run) -> bool:

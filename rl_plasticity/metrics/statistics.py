@@ -182,12 +182,3 @@ def steps_to_reach(steps: Steps, values: Array, target: float) -> float:
     """The first step at which the value is `target` or more; infinity if there is none."""
     reached = np.flatnonzero(values >= target)
     return float(steps[reached[0]]) if len(reached) else float("inf")
-
-
-def normalized_score(returns: Array) -> Array:
-    """return / 1000: in DeepMind Control 1000 is what a reward of 1 at every simulator step would give.
-
-    An action that is held for several steps gathers their rewards, so action repeat does not change it. Other tasks
-    have no such scale.
-    """
-    return returns / 1000

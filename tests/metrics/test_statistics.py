@@ -142,7 +142,3 @@ def test_a_target_is_reached_when_the_value_equals_it_and_stays_reached():
     assert statistics.steps_to_reach(STEPS, VALUES, 5.0) == 20
     assert statistics.steps_to_reach(STEPS, VALUES, 0.0) == 10
     assert statistics.steps_to_reach(STEPS, VALUES, 5.1) == float("inf")
-
-
-def test_a_full_return_of_deepmind_control_scores_one():
-    assert statistics.normalized_score(np.array([1000.0, 250.0])).tolist() == [1.0, 0.25]
