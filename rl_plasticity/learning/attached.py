@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import currentframe
 from traceback import walk_stack
-from types import FrameType
 from typing import Any
 
 import torch
@@ -148,7 +147,6 @@ class Attached:
         self._additions: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
         self._stepped: set[Optimizer] = set()  # since the last projection
         self._lrs: dict[str, float] = {}  # of what was stepped since then
-        self._begun: dict[Optimizer, list[FrameType]] = {optimizer: [] for optimizer in optimizers}  # its steps
         for optimizer in optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
             self._hooks.append(optimizer.register_step_post_hook(self._after))
@@ -268,7 +266,7 @@ class Attached:
                 f"{type(optimizer).__name__} unscales gradients itself, inside its step, where the penalty's gradient "
                 "cannot be added: call regularizer.penalty and project_ in the loop instead of attach"
             )
-        if not self._begins_step(optimizer):
+        if _steps(optimizer) > 1:
             return None
         self.steps, self._missed = self.steps + 1, 0
         if _skips(optimizer):
@@ -286,7 +284,7 @@ class Attached:
 
     @_disable_dynamo
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._ends_step(optimizer) or _skips(optimizer):
+        if _steps(optimizer) > 1 or _skips(optimizer):
             return
         self._stepped.add(optimizer)
         if self.regularizer.uses_lr:
@@ -308,22 +306,10 @@ class Attached:
         groups = optimizer.param_groups
         return {names[id(p)]: float(group["lr"]) for group in groups for p in group["params"] if id(p) in names}
 
-    def _begins_step(self, optimizer: Optimizer) -> bool:
-        """Whether a step begins that is no part of another one, as ``super().step()`` is."""
-        begun = self._begun[optimizer]
-        begun[:] = [*filter(_is_running, begun), _of_step()]  # others have raised an error
-        return len(begun) == 1
-
-    def _ends_step(self, optimizer: Optimizer) -> bool:
-        """Whether a step ends that is no part of another one."""
-        begun = self._begun[optimizer]
-        begun[:] = [*filter(_is_running, begun)][:-1]
-        return not begun
-
     @property
     def is_stepping(self) -> bool:
         """Whether a step is under way."""
-        return any(_is_running(frame) for begun in self._begun.values() for frame in begun)
+        return any(_steps(optimizer) for optimizer in self.optimizers)
 
     # --- the network now, and the network that was attached ---------------------------------------------------------
 
@@ -340,9 +326,9 @@ class Attached:
                 f"the network has changed since {type(self.regularizer).__name__} was attached: {in_short(changes)}. "
                 "Call handle.grow(), with a new optimizer handle.grow(optimizer=...), or remove() it and attach again"
             )
-        kept = self._begun, self._inputs, self._lrs, self._stepped, self.steps
+        kept = self._inputs, self._lrs, self._stepped, self.steps
         self._attach(self.regularizer, self._whole, self.net, self._called)
-        self._begun, self._inputs, self._lrs, self._stepped, self.steps = kept
+        self._inputs, self._lrs, self._stepped, self.steps = kept
 
     def _changes(self) -> list[str]:
         """What the regularizer acts on that is not as it was, and what is new and trained by the optimizers."""
@@ -481,15 +467,14 @@ class _Hook:
         return _Hook, ()
 
 
-def _is_running(frame: FrameType) -> bool:
-    """Whether the call is not over yet."""
-    return any(call is frame for call, _ in walk_stack(currentframe()))
+def _steps(optimizer: Optimizer) -> int:
+    """The number of calls around this one, up to the optimizer's ``step``, that torch makes for it.
 
-
-def _of_step() -> FrameType:
-    """The call of an optimizer's ``step`` that calls a hook: a function of torch around it."""
+    It is 0 outside of a step, 1 in a hook of one, and more where a step is part of another one (``super().step()``).
+    """
     of_torch = register_optimizer_step_post_hook.__code__.co_filename
-    return next(call for call, _ in walk_stack(currentframe()) if call.f_code.co_filename == of_torch)
+    calls = (call for call, _ in walk_stack(currentframe()) if call.f_code.co_filename == of_torch)
+    return sum(next(iter(call.f_locals.get("args", ())), None) is optimizer for call in calls)
 
 
 def _stayed(was: Tensor | None, now: Tensor) -> bool:
