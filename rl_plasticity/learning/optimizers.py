@@ -21,7 +21,6 @@ from rl_plasticity.structure.layer import per_run, runs_of
 
 LearningRate = Annotated[float, Setting("learning rate", least=0)]
 Eps = Annotated[float, Setting("constant added to the root of the second moment", least=0)]
-Momentum = Annotated[float, Setting("share of the last step in the next", least=0, most=1)]
 WeightDecayRate = Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)]
 
 
@@ -146,8 +145,7 @@ class AdamW(Adam):
 class RMSprop(Optimizer):
     """RMSprop: v <- alpha v + (1-alpha) g^2, p <- p - lr * g / (sqrt(v) + eps).
 
-    With momentum: m <- momentum * m + g / (sqrt(v) + eps), p <- p - lr * m. Centered: the root is of v - a^2, with
-    a <- alpha a + (1-alpha) g (Graves 2013, equation 40).
+    Centered: the root is of v - a^2, with a <- alpha a + (1-alpha) g (Graves 2013, equation 40).
 
     Source: Tieleman and Hinton (2012), Lecture 6.5. Equal to ``torch.optim.RMSprop`` step for step.
 
@@ -162,14 +160,13 @@ class RMSprop(Optimizer):
         lr: LearningRate = 3e-4,
         alpha: Annotated[float, Setting("share of the old mean square in the new", least=0, most=1)] = 0.99,
         eps: Eps = 1e-8,
-        momentum: Momentum = 0.0,
         centered: Annotated[bool, Setting("divide by the gradients' deviation from their mean")] = False,
     ) -> None:
-        super().__init__(net, lr, "v" + "m" * bool(momentum) + "a" * centered)
-        self.alpha, self.eps, self.momentum, self.centered = alpha, eps, momentum, centered
+        super().__init__(net, lr, "v" + "a" * centered)
+        self.alpha, self.eps, self.centered = alpha, eps, centered
 
     def gradient(self, name: str) -> Tensor | None:
-        """The running mean of gradients that a centered one keeps; else None: momentum is of steps."""
+        """The running mean of gradients that a centered one keeps; else None."""
         return self.moments(name)[-1] if self.centered else None
 
     @torch.no_grad()
@@ -187,11 +184,6 @@ class RMSprop(Optimizer):
         roots = torch._foreach_sqrt(squares)
         torch._foreach_add_(roots, self.eps)
         steps = torch._foreach_div(gradients, roots)
-        if self.momentum:
-            ms = [of_one[1] for of_one in moments]
-            torch._foreach_mul_(ms, self.momentum)
-            torch._foreach_add_(ms, steps)
-            steps = tuple(ms)
         torch._foreach_sub_(parameters, torch._foreach_mul(steps, self.lr.to(gradients[0].dtype)))
 
 
@@ -206,7 +198,7 @@ class SGD(Optimizer):
         self,
         net: nn.Module,
         lr: LearningRate = 1e-2,
-        momentum: Momentum = 0.9,
+        momentum: Annotated[float, Setting("share of the last step in the next", least=0, most=1)] = 0.9,
     ) -> None:
         super().__init__(net, lr, "m")
         self.momentum = momentum

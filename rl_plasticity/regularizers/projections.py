@@ -105,14 +105,13 @@ class Orthogonal(Regularizer):
     the gradient is taken at the weights after the optimizer's step, and heads are left out. Deviations from that code:
 
     - There R has a factor 1/2.
-    - There the default target of a layer with more outputs than inputs is scale * outputs / inputs. That is
-      `rect_scale` here; it is off because the equations as quoted have no such factor.
+    - There the default target of a layer with more outputs than inputs is scale * outputs / inputs. The equations as
+      quoted have no such factor.
 
     Args:
         coef: lambda.
         scale: the target of the squared singular values; 1 by default, while 2 preserves the size of signals through
             ReLUs.
-        rect_scale: whether the target of a layer with more outputs than inputs is multiplied by outputs / inputs.
     """
 
     uses_lr = True
@@ -123,12 +122,9 @@ class Orthogonal(Regularizer):
         net: nn.Module,
         coef: Strength = 1e-3,
         scale: Annotated[float, Setting("target of the squared singular values", above=0)] = 1.0,
-        rect_scale: Annotated[
-            bool, Setting("target times outputs / inputs in layers with more outputs, as in the author's later code")
-        ] = False,
     ) -> None:
         super().__init__(net, coef)
-        self.scale, self.rect_scale = scale, rect_scale
+        self.scale = scale
         self._act_on(net, self._linear_maps(heads=False, biases=False), "hidden linear or convolution layer")
 
     def project_at_rate(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
@@ -139,9 +135,8 @@ class Orthogonal(Regularizer):
             w = layer.by_group(matrix)
             tall = w.shape[-2] > w.shape[-1]
             across = w @ (w.mT @ w) if tall else (w @ w.mT) @ w
-            scale = self.scale * w.shape[-2] / w.shape[-1] if tall and self.rect_scale else self.scale
             coef = self.coef * rate_of(lr, layer.weight_name)
-            step = 4 * per_run(coef, matrix) * (across.reshape(matrix.shape) - scale * matrix)
+            step = 4 * per_run(coef, matrix) * (across.reshape(matrix.shape) - self.scale * matrix)
             weight.sub_(layer.of_matrix(step, weight.shape))
 
 

@@ -297,24 +297,16 @@ class NormalizeProject(Regularizer):
     the function stays the same, and only the learning rate decides how far a step turns a weight. Existing biases
     change the function, because they are not scaled along. Where no norm layer follows, a warning says so.
 
-    Gains g and shifts s of norm layers with n units, in the same updates:
-
-    - "free": they train freely;
-    - "scale": (g, s) <- sqrt(n) (g, s) / |(g, s)|, layer by layer;
-    - "decay": g <- (1 - norm_decay) g + norm_decay, s <- (1 - norm_decay) s.
-
-    Biases are not removed from the network.
+    Gains and shifts train freely, and biases are not removed from the network.
 
     Source: Lyle et al. (2024), "Normalization and effective learning rates in reinforcement learning", arXiv
     2407.01800, abstract. Their code is not public, and we could not read the rest of the text. Others report that a
-    layer's weight is scaled as a whole and that heads are left alone, and have the three rules of Appendix D, equation
-    33 (github.com/Felix-Zhenghao/rigorous-plasticity, testbed/methods/nap); the rate of the decay is ours.
+    layer's weight is scaled as a whole and that heads are left alone, and that Appendix D, equation 33, also has rules
+    by which gains and shifts are scaled or decay (github.com/Felix-Zhenghao/rigorous-plasticity, testbed/methods/nap).
 
     Args:
         every_updates: the period; others report that the authors find every update and every thousand alike.
         rescale_head: whether to rescale output layers too.
-        norms: the rule for gains and shifts.
-        norm_decay: share of their distance from (1, 0) that "decay" takes each time.
     """
 
     @checked
@@ -323,35 +315,21 @@ class NormalizeProject(Regularizer):
         net: nn.Module,
         every_updates: EveryUpdates = 1,
         rescale_head: Annotated[bool, Setting("whether to rescale the output layers too")] = False,
-        norms: Annotated[
-            Literal["free", "scale", "decay"],
-            Setting("gains and shifts of norm layers: free, scaled together to norm sqrt(n), or decaying to (1, 0)"),
-        ] = "free",
-        norm_decay: Annotated[float, Setting("share of their distance from (1, 0) in a decay", least=0, most=1)] = 1e-3,
     ) -> None:
         super().__init__(net)
-        self.norms, self.norm_decay = norms, norm_decay
         self._acts_every(every_updates)
         maps = self._linear_maps(rescale_head, biases=False)
-        self._require(maps, "hidden linear or convolution layer")
-        self._act_on(net, [*_norm_layers(self, norms), *maps])
+        self._act_on(net, maps, "hidden linear or convolution layer")
         _warn_of_no_norm("normalize_project", self, maps)
 
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
-        return {} if layer.role == "norm" else {"norm": _norm(layer, net)}
+        return {"norm": _norm(layer, net)}
 
     def weights_of(self, reference: Tensor, now: Tensor) -> Tensor:
         return _with_norm(now, reference)
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
-        if layer.role == "norm" and self.norms == "decay":
-            decay = torch.where(due, self.norm_decay, 0.0)
-            for target, tensor in ((1.0, layer.weight(net)), (0.0, layer.bias(net))):
-                if tensor is not None:
-                    tensor.lerp_(torch.full_like(tensor, target), per_run(decay, tensor).to(tensor.dtype))
-        elif layer.role == "norm":
-            _scale_norm_(layer, net, due)
-        elif (weight := layer.weight(net)) is not None:
+        if (weight := layer.weight(net)) is not None:
             weight.mul_(per_run(_factor(due, _norm(layer, net), self._recall("norm", layer.key)), weight))
 
 
@@ -383,30 +361,21 @@ class Hypersphere(Regularizer):
         super().__init__(net)
         maps = self._linear_maps(biases=False)
         self._require(maps, "linear or convolution layer")
-        self._act_on(net, [*_norm_layers(self, norms), *maps])
+        gains = [y for y in self.layers if y.role == "norm" and y.weight_name is not None and norms == "scale"]
+        self._act_on(net, [*gains, *maps])
         _warn_of_no_norm("hypersphere", self, [layer for layer in maps if not _has_unit_rows(layer, net)])
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
+        if (weight := layer.weight(net)) is None:  # frozen now
+            return
         if layer.role == "norm":
-            _scale_norm_(layer, net, due)
-        elif (matrix := layer.matrix(net)) is not None:
-            layer.scale_rows_(net, _factor(due, vector_norm(matrix, dim=-1)))  # norms [*runs, out]
-
-
-def _norm_layers(method: Regularizer, norms: str) -> list[Layer]:
-    """The norm layers with a gain; none where they train freely."""
-    return [y for y in method.layers if y.role == "norm" and y.weight_name is not None] if norms != "free" else []
-
-
-def _scale_norm_(layer: Layer, net: nn.Module, due: Tensor) -> None:
-    """Scale a norm layer's gain and shift together to norm sqrt(n), in the runs that are `due`."""
-    tensors = layer.tensors(net)
-    if layer.weight(net) is None:  # frozen now
-        return
-    squares = [wide(tensor).square().sum(-1) for tensor in tensors]
-    factor = _factor(due, torch.stack(squares).sum(0).sqrt(), math.sqrt(tensors[0].shape[-1]))
-    for tensor in tensors:
-        tensor.mul_(per_run(factor, tensor))
+            tensors = layer.tensors(net)
+            squares = [wide(tensor).square().sum(-1) for tensor in tensors]
+            factor = _factor(due, torch.stack(squares).sum(0).sqrt(), math.sqrt(weight.shape[-1]))
+            for tensor in tensors:
+                tensor.mul_(per_run(factor, tensor))
+        else:
+            layer.scale_rows_(net, _factor(due, vector_norm(layer.full_matrix(net), dim=-1)))  # norms [*runs, out]
 
 
 def _warn_of_no_norm(name: str, method: Regularizer, rescaled: Iterable[Layer]) -> None:

@@ -24,7 +24,7 @@ RMS = (0.01, 0.9, 1e-3)
         (lambda net: SGD(net, lr=0.01), lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9)),
         (lambda net: AdamW(net, 0.02, weight_decay=0.5), lambda ps: torch.optim.AdamW(ps, 0.02, weight_decay=0.5)),
         (lambda net: RMSprop(net, lr=0.01), lambda ps: torch.optim.RMSprop(ps, lr=0.01)),
-        (lambda net: RMSprop(net, *RMS, momentum=0.7), lambda ps: torch.optim.RMSprop(ps, *RMS, momentum=0.7)),
+        (lambda net: RMSprop(net, *RMS, centered=True), lambda ps: torch.optim.RMSprop(ps, *RMS, centered=True)),
     ],
 )
 def test_it_equals_torch_s_step_for_step(ours, theirs):
