@@ -1,13 +1,14 @@
 """The networks that every contract is checked on."""
 
 import gc
+import io
 import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor, nn
 
+from rl_plasticity.agents import Batch
 from rl_plasticity.compiling.compiled import keep_compiled
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import CNN, MLP
@@ -208,6 +210,50 @@ def case(request) -> Case:
     return CASES[request.param]
 
 
+def random_batch(runs: int, size: int = 32) -> Batch:
+    """Transitions of 4 observations and 2 actions, of which a fifth terminated."""
+    obs, next_obs = torch.randn(2, runs, size, 4)
+    discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
+    return Batch(obs, torch.rand(runs, size, 2) * 2 - 1, torch.randn(runs, size), next_obs, discount)
+
+
+def discrete_batch(runs: int, obs: int = 4, seed: int = 0) -> Batch:
+    """The same with 3 actions by their index."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        batch = random_batch(runs)
+        obs, next_obs = torch.randn(2, runs, 32, obs)
+        return batch._replace(obs=obs, next_obs=next_obs, act=torch.randint(3, (runs, 32, 1)).float())
+
+
+class BiasedBatchNorm(nn.BatchNorm1d):
+    """flax's: the running variance is biased."""
+
+    def forward(self, x):
+        before = self.running_var.clone()
+        y = super().forward(x)
+        if self.training:
+            self.running_var = torch.lerp(before, x.detach().var(0, correction=0), self.momentum)
+        return y
+
+
+def one_run(net, run):
+    """The network of one run in torch's own modules, in float64, for networks in a row."""
+    modules = []
+    for m in net:
+        state = {k: v[run].clone() for k, v in m.state_dict().items()}
+        if isinstance(m, nn.Linear):
+            modules.append(nn.Linear(m.in_features, m.out_features, bias=m.bias is not None))
+        elif isinstance(m, nn.LayerNorm):
+            modules.append(nn.LayerNorm(m.normalized_shape))
+        elif isinstance(m, nn.BatchNorm2d):
+            modules.append(BiasedBatchNorm(m.num_features, m.eps, m.momentum))
+        else:
+            modules.append(nn.ReLU())
+        modules[-1].load_state_dict(state, strict=False)
+    return nn.Sequential(*modules).double()
+
+
 def loss_of(output: Tensor, runs: tuple[int, ...]) -> Tensor:
     """A loss ``[*runs]`` whose gradients are not all alike."""
     target = torch.linspace(-1, 1, output[..., :1, :].numel() // max(1, len(runs) and runs[0])).reshape(-1)
@@ -272,6 +318,18 @@ def refused(call, *names, error=SettingsError):
     assert "\n" not in line
     assert [name for name in names if name not in line] == [], line
     return line
+
+
+def called(main, *arguments):
+    """A command in this process as a shell calls it: its status, what it printed and what it complained of."""
+    status, out, err = 0, io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["rl_plasticity", *map(str, arguments)])
+        try:
+            status = main() or 0
+        except SystemExit as stopped:
+            status = stopped.code
+    return status, out.getvalue(), err.getvalue()
 
 
 def files(folder):

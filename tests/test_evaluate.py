@@ -1,14 +1,13 @@
 import csv
 import math
 import shutil
-import sys
 
 import folders
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from conftest import files
+from conftest import called, files
 
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
@@ -37,6 +36,10 @@ class Start(gym.Env):
 
 
 gym.register("StartForTests-v0", Start)
+
+
+def command():
+    command_line.look_at(Evaluate, evaluate)
 
 
 def run(arguments, out):
@@ -78,17 +81,6 @@ def returns_of(tmp_path):
     return call
 
 
-def called(monkeypatch, capsys, *arguments):
-    """Exit status and what was said, as from a shell."""
-    monkeypatch.setattr(sys, "argv", ["evaluate", *map(str, arguments)])
-    status = 0
-    try:
-        command_line.look_at(Evaluate, evaluate)
-    except SystemExit as error:
-        status = error.code
-    return status, *capsys.readouterr()
-
-
 @pytest.mark.parametrize("step", [40, 60])
 def test_by_default_it_gives_training_s_own_evaluation_at_the_checkpoint_bit_for_bit(step, pendulum, returns_of):
     found = returns_of(pendulum, *([] if step == 60 else [f"checkpoint={step}"]))
@@ -118,10 +110,10 @@ def test_start_states_are_a_function_of_the_step_or_else_of_the_evaluation_seed_
     assert not {round(x, 5) for x in trained_on} & {round(x, 5) for x in everything}
 
 
-def test_the_standard_error_is_over_episodes_with_one_degree_of_freedom_less(pendulum, monkeypatch, capsys):
+def test_the_standard_error_is_over_episodes_with_one_degree_of_freedom_less(pendulum, monkeypatch):
     returns = np.array([[1.0, 2.0, 6.0], [4.0, 4.0, 4.0]])
     monkeypatch.setattr("rl_plasticity.runs.trained.Trained.play", lambda *_: returns)
-    said = called(monkeypatch, capsys, pendulum)[1].splitlines()
+    said = called(command, pendulum)[1].splitlines()
     assert said[1] == f"seed 3: return 3.0 ± {math.sqrt(7 / 3):.1f}, min 1.0, max 6.0"
     assert said[2] == "seed 4: return 4.0 ± 0.0, min 4.0, max 4.0"
 
@@ -154,7 +146,7 @@ def test_a_checkpoint_of_a_gpu_is_evaluated_without_one(pendulum, tmp_path, retu
     assert returns_of(folder, *given) == returns_of(pendulum)
 
 
-def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tmp_path, monkeypatch, capsys):
+def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.csv").write_text("x")
     (tmp_path / "empty").mkdir()
@@ -183,7 +175,7 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
         ([pendulum, "out=there.csv"], ["there.csv exists", "out="]),
         ([pendulum, "out=x.txt"], [".csv", "x.txt"]),
     ):
-        status, out, error = called(monkeypatch, capsys, *arguments)
+        status, out, error = called(command, *arguments)
         assert (status, out, error.count("\n")) == (2, "", 1), error
         assert error.startswith("rl_plasticity.evaluate: ")
         assert [name for name in said if name not in error] == [], error

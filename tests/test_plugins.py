@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from conftest import StopAfter, assert_equal_states, refused
+from conftest import StopAfter, assert_equal_states, called, refused
 from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
 
 from rl_plasticity import command_line, load_agent, plugins, supervised, train
@@ -27,6 +27,12 @@ from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
 TD3 = ["plugins=[td3]", "agent=td3", *PENDULUM]
 DIGITS = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "device=cpu"]
 DIGITS += ["threads=1", "log_every_updates=3", "compile=false"]
+
+
+def of_train():
+    command_line.train(train.command)
+
+
 A_METRIC = "from rl_plasticity.metrics import METRICS, OfWeights\nMETRICS['n'] = OfWeights(lambda m, s: s.sum(-1))\n"
 
 
@@ -63,17 +69,6 @@ def module(tmp_path, monkeypatch):
         return name
 
     return write
-
-
-def main(monkeypatch, capsys, *arguments, of=train.command):
-    """A command in this process: its status, output and errors."""
-    monkeypatch.setattr(sys, "argv", ["rl_plasticity", *arguments])
-    try:
-        command_line.train(of)
-        status = 0
-    except SystemExit as error:
-        status = error.code
-    return status, *capsys.readouterr()
 
 
 def goes_on_as_if_never_stopped(arguments, stop, folder, plug, of=train):
@@ -183,11 +178,11 @@ def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_by
     assert 9 < last[strong] / last[weak] < 11
 
 
-def test_help_and_patterns_have_what_the_plugs_named_beside_them_add(monkeypatch, capsys):
-    assert "nuclear_norm" not in main(monkeypatch, capsys, "--help")[1]
-    status, text, _ = main(monkeypatch, capsys, "plugins=[nuclear_norm]", "--help", "reg=nuclear_norm")
+def test_help_and_patterns_have_what_the_plugs_named_beside_them_add():
+    assert "nuclear_norm" not in called(of_train, "--help")[1]
+    status, text, _ = called(of_train, "plugins=[nuclear_norm]", "--help", "reg=nuclear_norm")
     assert (status, ", nuclear_norm" in text, "reg.head=true" in text) == (0, True, True)
-    assert "td3" in main(monkeypatch, capsys, "--help", "plugins=[td3]")[1]
+    assert "td3" in called(of_train, "--help", "plugins=[td3]")[1]
 
 
 # --- everything else --------------------------------------------------------------------------------------------------
@@ -327,10 +322,10 @@ def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_hal
     session, built = train.command.prepare([*runs[1].arguments, f"out={runs[1].folder}"])
     session.stop = StopAfter(45)
     assert not train.command.execute(session, built)
-    capfd.readouterr()
     sweep += ["launcher=joblib", "launcher.n_jobs=2"]
-    status, text, errors = main(monkeypatch, capfd, "-m", *sweep)
-    assert (status, errors) == (0, ""), text
+    capfd.readouterr()
+    status, text, errors = called(of_train, "-m", *sweep)
+    assert (status, errors, capfd.readouterr().err) == (0, "", ""), text
     assert "2 succeeded" in text
     for one, reg in zip(runs, ("none", "nuclear_norm"), strict=True):
         alone = run([*own, f"reg={reg}"], tmp_path / reg)
@@ -396,12 +391,12 @@ def test_an_offer_of_a_taken_name_or_for_no_dict_is_refused(offered, named, modu
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-m"]])
-def test_a_plug_that_raises_or_is_not_there_ends_the_command_in_one_line(arguments, module, monkeypatch, capsys):
+def test_a_plug_that_raises_or_is_not_there_ends_the_command_in_one_line(arguments, module):
     texts = ("1 / 0", "raise OSError('two\\nlines')", "this is no Python", "import no_such_module")
     for i, text in enumerate(texts):
         module(text, f"bad{i}")
     for name in (*(f"bad{i}" for i in range(len(texts))), "no_such"):
-        status, out, errors = main(monkeypatch, capsys, f"plugins=[{name}]", *arguments)
+        status, out, errors = called(of_train, f"plugins=[{name}]", *arguments)
         assert (status, out, errors.count("\n")) == (2, "", 1)
         says = f"there is no module '{name}' in " if name == "no_such" else f"cannot import '{name}': "
         assert errors.startswith(f"rl_plasticity.train: plugins: {says}")
@@ -418,7 +413,7 @@ def test_a_plug_cannot_take_the_name_of_another(module):
 # --- no file loads a module -------------------------------------------------------------------------------------------
 
 
-def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module, forget, monkeypatch, capsys):
+def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module, forget):
     module(A_METRIC)
     measured = run([*PENDULUM, "plugins=[mine]", "total_env_steps=21"], tmp_path / "measured")
     forget()
@@ -429,9 +424,8 @@ def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module
     refused(lambda: evaluate(RunFolder(folder), Evaluate()), "plugins=[td3]")
     refused(lambda: load_agent(folder), "plugins=[td3]")
     assert "td3" not in sys.modules
-    monkeypatch.setattr(sys, "argv", ["rl_plasticity.evaluate", str(folder), "plugins=[td3]"])
-    command_line.look_at(Evaluate, evaluate)
-    assert "episodes a run: 1" in capsys.readouterr().out
+    of_evaluate = lambda: command_line.look_at(Evaluate, evaluate)  # noqa: E731
+    assert "episodes a run: 1" in called(of_evaluate, folder, "plugins=[td3]")[1]
 
 
 def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):

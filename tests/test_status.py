@@ -1,9 +1,9 @@
 import os
-import sys
 import time
 from contextlib import contextmanager
 
 import pytest
+from conftest import called
 from folders import curve, write_run
 
 from rl_plasticity import command_line, status
@@ -141,32 +141,20 @@ def test_control_sequences_in_names_and_notes_are_escaped(rl):
     assert f"  {rl.parent}/\\x1b[2J  " in table([found], NOW)[1]
 
 
-@pytest.fixture
-def called(monkeypatch, capsys):
-    """The command: its status, output and errors."""
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["status", *map(str, arguments)])
-        status = 0
-        try:
-            command_line.main("status", lambda _: HELP, command)
-        except SystemExit as ended:
-            status = ended.code
-        return status, *capsys.readouterr()
-
-    return call
+def call(*arguments):
+    return called(lambda: command_line.main("status", lambda _: HELP, command), *arguments)
 
 
-def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path, called):
+def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path):
     for name, event in {"a": "failed: no", "b": "finished", "c": "stopped", "d": "finished"}.items():
         said(write_run(tmp_path / "sweep" / name, RL, {"0": curve([1.0])}), event)
-    lines = called(tmp_path / "sweep")[1].splitlines()
+    lines = call(tmp_path / "sweep")[1].splitlines()
     runs = [line.split() for line in lines[1:-2]]
     assert [line[0] for line in runs] == ["finished", "finished", "stopped", "failed"]
     assert [next(word for word in line if "/" in word)[-1] for line in runs] == ["b", "d", "c", "a"]
     assert runs[-1][-1] == "no"
     assert lines[-1] == "4 runs: 2 finished, 1 stopped, 1 failed"
-    assert called(tmp_path / "sw*" / "[ab]")[1].splitlines()[-1] == "2 runs: 1 finished, 1 failed"
+    assert call(tmp_path / "sw*" / "[ab]")[1].splitlines()[-1] == "2 runs: 1 finished, 1 failed"
     nothing = tmp_path / "nothing"
-    assert called(nothing) == (2, "", f"rl_plasticity.status: there is no folder {nothing}\n")
-    assert called(tmp_path, "evry=3")[0] == 2
+    assert call(nothing) == (2, "", f"rl_plasticity.status: there is no folder {nothing}\n")
+    assert call(tmp_path, "evry=3")[0] == 2

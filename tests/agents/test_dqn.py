@@ -4,21 +4,12 @@ import copy
 
 import pytest
 import torch
-from conftest import refused
-from test_sac import plain
+from conftest import discrete_batch, one_run, refused
 from torch import nn
 
 from rl_plasticity.agents import DQN, Batch
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.interventions import make_intervention
-
-
-def random_batch(runs, size=32, obs=4, actions=3, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    obs_, next_obs = (torch.randn(runs, size, obs, generator=g) for _ in range(2))
-    act = torch.randint(actions, (runs, size, 1), generator=g).float()
-    discount = torch.where(torch.rand(runs, size, generator=g) < 0.2, 0.0, 0.99)
-    return Batch(obs_, act, torch.randn(runs, size, generator=g), next_obs, discount)
 
 
 def made(runs=2, **settings):
@@ -41,7 +32,7 @@ def reference_update(net, target, optimizer, batch, double, huber):
 
 def assert_updates_equal(agent, references, update, obs, double, huber):
     for i in range(5):
-        batch = random_batch(2, obs=obs, seed=i)
+        batch = discrete_batch(2, obs, seed=i)
         update(agent, batch, agent.noise(1, 32)[0])
         for run, (net, target, theirs) in enumerate(references):
             reference_update(net, target, theirs, Batch(*(x[run].double() for x in batch)), double, huber)
@@ -60,7 +51,7 @@ def test_updates_equal_the_reference_for_every_run(double, loss, optimizer):
     agent = made(double=double, loss=loss, optimizer=optimizer)
     references = []
     for run in range(2):
-        net = plain(agent.critic.net, run)
+        net = one_run(agent.critic.net, run)
         theirs = torch.optim.Adam(net.parameters(), lr=1e-3)
         if optimizer == "rmsprop":  # as published
             theirs = torch.optim.RMSprop(net.parameters(), lr=1e-3, alpha=0.95, eps=0.01, centered=True)
@@ -112,7 +103,7 @@ def test_a_reset_run_starts_as_a_new_agent_and_keeps_its_epsilon_while_others_go
     agent = made()
     for i in range(3):
         agent.observe_(torch.zeros(2, 4))
-        agent.update(random_batch(2, seed=i), agent.noise(1, 32)[0])
+        agent.update(discrete_batch(2, seed=i), agent.noise(1, 32)[0])
     before = [p[0].clone() for p in agent.parameters()]
     make_intervention("periodic", every_updates=1).apply_(agent, runs=torch.tensor([1]))
     assert all(torch.equal(p[0], q) for p, q in zip(agent.parameters(), before, strict=True))

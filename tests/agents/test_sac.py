@@ -1,22 +1,16 @@
-import copy
+"""Soft actor-critic but for its updates, which tests/zoo/test_later_sac.py compares with a reference."""
+
 import math
 
 import pytest
 import torch
-from conftest import refused
-from torch import nn
+from conftest import random_batch, refused
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from rl_plasticity.agents import AGENT_NETWORKS, SAC, Batch
+from rl_plasticity.agents import AGENT_NETWORKS, SAC
 from rl_plasticity.agents.sac import bounded_log_std, sample_action
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Unregularized, make_regularizer
-
-
-def random_batch(runs, size=32, obs_dim=4, act_dim=2):
-    discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
-    obs, next_obs = torch.randn(runs, size, obs_dim), torch.randn(runs, size, obs_dim)
-    return Batch(obs, torch.rand(runs, size, act_dim) * 2 - 1, torch.randn(runs, size), next_obs, discount)
 
 
 def test_the_log_probability_of_the_tanh_gaussian_equals_torch_distributions():
@@ -42,80 +36,6 @@ def test_a_clipped_log_std_stops_learning_at_the_bounds_and_a_squashed_one_does_
     torch.testing.assert_close(gradient[1:3], torch.tensor([6.0, 4.5], dtype=torch.float64))  # 6 (1 - tanh^2)
     outside = torch.tensor([-11.0, 3.0], dtype=torch.float64, requires_grad=True)
     assert (torch.autograd.grad(bounded_log_std(outside, "tanh").sum(), outside)[0] > 0).all()
-
-
-def reference_update(critics, targets, actor, log_alpha, batch, noise, tau, target_entropy, optimizers, bound):
-    """SAC for one run with torch's own modules, distributions and Adam."""
-    alpha = log_alpha.exp().detach()
-
-    def sample(obs, eps):
-        mean, log_std = actor(obs).chunk(2, dim=-1)
-        std = (log_std.clamp(-10, 2) if bound == "clamp" else -10 + 6 * (1 + log_std.tanh())).exp()
-        tanh = TanhTransform(cache_size=1)  # knows what act came from: its inverse would lose digits
-        act = tanh(mean + std * eps)
-        law = Independent(TransformedDistribution(Normal(mean, std), [tanh]), 1)
-        return act, law.log_prob(act)
-
-    with torch.no_grad():
-        next_act, next_log_prob = sample(batch.next_obs, noise[0])
-        x = torch.cat([batch.next_obs, next_act], -1)
-        next_q = torch.stack([c(x).squeeze(-1) for c in targets]).min(0).values
-        y = batch.reward + batch.discount * (next_q - alpha * next_log_prob)
-    x = torch.cat([batch.obs, batch.act], -1)
-    loss_q = sum(nn.functional.mse_loss(c(x).squeeze(-1), y) for c in critics)
-    optimizers[0].zero_grad()
-    loss_q.backward()
-    optimizers[0].step()
-    for c, t in zip(critics, targets, strict=True):
-        for p, q in zip(c.parameters(), t.parameters(), strict=True):
-            q.data.mul_(1 - tau).add_(p.data, alpha=tau)
-    act, log_prob = sample(batch.obs, noise[1])
-    q = torch.stack([c(torch.cat([batch.obs, act], -1)).squeeze(-1) for c in critics]).min(0).values
-    optimizers[1].zero_grad()
-    (alpha * log_prob - q).mean().backward()
-    optimizers[1].step()
-    entropy = -log_prob.detach().mean()
-    optimizers[2].zero_grad()
-    (log_alpha.exp() * (entropy - target_entropy)).backward()
-    optimizers[2].step()
-
-
-def plain(mlp, run):
-    modules = []
-    for m in mlp:
-        if isinstance(m, nn.Linear):
-            one = nn.Linear(m.in_features, m.out_features)
-        elif isinstance(m, nn.LayerNorm):
-            one = nn.LayerNorm(m.normalized_shape)
-        else:
-            modules.append(nn.ReLU())
-            continue
-        one.load_state_dict({k: v[run] for k, v in m.state_dict().items()})
-        modules.append(one)
-    return nn.Sequential(*modules).double()
-
-
-@pytest.mark.parametrize(("n", "bound", "norms"), [(1, "clamp", True), (2, "clamp", False), (1, "tanh", True)])
-def test_updates_equal_the_reference_for_every_run(n, bound, norms):
-    agent = SAC(4, 2, [3, 4], hidden=(16, 16), num_critics=n, lr=1e-3, log_std=bound, layer_norm=norms)
-    references = []
-    for run in range(2):
-        critics = nn.ModuleList(plain(c, run) for c in agent.critic.net.critics)
-        actor, log_alpha = plain(agent.actor.net.trunk, run), nn.Parameter(torch.zeros((), dtype=torch.float64))
-        optimizers = [torch.optim.Adam(p, lr=1e-3) for p in (critics.parameters(), actor.parameters(), [log_alpha])]
-        references.append((critics, copy.deepcopy(critics), actor, log_alpha, optimizers))
-    for _ in range(5):
-        batch, noise = random_batch(2), agent.noise(1, 32)[0]
-        agent.update(batch, noise)
-        for run, (critics, targets, actor, log_alpha, optimizers) in enumerate(references):
-            one = Batch(*(x[run].double() for x in batch))
-            own = noise[:, run].double()
-            reference_update(critics, targets, actor, log_alpha, one, own, 0.005, -1.0, optimizers, bound)
-    for run, (critics, targets, actor, log_alpha, _) in enumerate(references):
-        assert agent.temperature.net.log_alpha[run].item() == pytest.approx(log_alpha.item(), rel=1e-5)
-        for ours, theirs in ((agent.critic.net, critics), (agent.critic_target, targets), (agent.actor.net, actor)):
-            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
-                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
 
 
 def test_targets_and_temperature_have_no_regularizer_and_metrics_are_detached_and_one_for_each_run():

@@ -1,12 +1,10 @@
-import io
 import re
 import shutil
-import sys
-from contextlib import redirect_stderr, redirect_stdout
 from html.parser import HTMLParser
 
 import matplotlib
 import pytest
+from conftest import called
 from folders import curve, without_what_plugs_add, write_run
 
 from rl_plasticity import command_line
@@ -20,15 +18,7 @@ MORE |= {"q_overestimation": [(1000, -1.0), (2000, 1.0)], "alpha": [(1000, 1.0)]
 
 
 def call(*arguments):
-    """Run the command; its exit status, standard output and standard error."""
-    status, out, err = 0, io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["compare", *map(str, arguments)])
-        try:
-            command_line.main("compare", lambda _: HELP, command)
-        except SystemExit as stopped:
-            status = stopped.code
-    return status, out.getvalue(), err.getvalue()
+    return called(lambda: command_line.main("compare", lambda _: HELP, command), *arguments)
 
 
 def make_sweep(folder):

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import random_batch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents import SAC
 from rl_plasticity.compiling.compiled import Captured, compiled, keep_compiled
 from rl_plasticity.compiling.rewrites import Rewrites
 from rl_plasticity.interventions import make_intervention
@@ -16,12 +17,6 @@ from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Chain, make_regularizer
 
 aten, prims = torch.ops.aten, torch.ops.prims
-
-
-def random_batch(runs, size=32):
-    obs, next_obs = torch.randn(runs, size, 4), torch.randn(runs, size, 4)
-    discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
-    return Batch(obs, torch.rand(runs, size, 2) * 2 - 1, torch.randn(runs, size), next_obs, discount)
 
 
 def spectral_and_swr(net):

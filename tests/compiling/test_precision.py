@@ -2,9 +2,9 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import StopAfter
+from conftest import StopAfter, random_batch
 from folders import PENDULUM, resume, rows, run, run_supervised
-from test_compiled import assert_close_states, random_batch, spectral_and_swr
+from test_compiled import assert_close_states, spectral_and_swr
 from torch import nn
 
 from rl_plasticity.agents import SAC

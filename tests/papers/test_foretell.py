@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import called
 from folders import curve, write_run
 from scipy.stats import spearmanr
 
@@ -81,10 +82,8 @@ def test_what_is_written_gives_the_same_tables(study, tmp_path):
         (["{0}", "--where", "agent.layer_norm=False"], "no run has agent.layer_norm=False; there are true, false"),
     ],
 )
-def test_a_wrong_option_ends_in_one_line_and_writes_nothing(arguments, says, study, monkeypatch, capsys):
+def test_a_wrong_option_ends_in_one_line_and_writes_nothing(arguments, says, study):
     before = sorted(study.rglob("*"))
-    monkeypatch.setattr("sys.argv", ["foretell.py", *(argument.format(study) for argument in arguments)])
-    with pytest.raises(SystemExit, match="2"):
-        foretell.main()
-    assert says in capsys.readouterr().err
+    status, _, err = called(foretell.main, *(argument.format(study) for argument in arguments))
+    assert (status, says in err) == (2, True)
     assert sorted(study.rglob("*")) == before

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from conftest import called
 from folders import curve, write_run
 
 from papers import minatar_curves
@@ -28,14 +29,13 @@ def test_a_return_is_the_mean_of_the_last_episodes_that_had_ended_by_the_env_ste
     assert values["2", "200"] == pytest.approx(2 + 14.5)
 
 
-def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(minatar_curves, "EPISODES", 10)
     runs_of(tmp_path / "runs")
     file = tmp_path / "published.csv"
     file.write_text("env,env_step,return,low,high\nminatar:breakout,200,1.5,1.2,1.8\n")
-    monkeypatch.setattr("sys.argv", ["minatar_curves", str(file), "--runs", str(tmp_path / "runs")])
-    minatar_curves.main()
-    assert "| breakout | 200 | 1.5 (1.2 to 1.8) | 15.5 " in capsys.readouterr().out
+    said = called(minatar_curves.main, file, "--runs", tmp_path / "runs")[1]
+    assert "| breakout | 200 | 1.5 (1.2 to 1.8) | 15.5 " in said
     assert (tmp_path / "figure.png").stat().st_size > 1000
     assert (tmp_path / "returns.csv").read_text().startswith("env,seed,env_step,return\nminatar:breakout,0,200,14.5\n")
 
@@ -49,14 +49,11 @@ def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones
         ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", ("--runs", "runz"), ["no folder", "runz"]),
     ],
 )
-def test_bad_input_is_one_line_and_nothing_is_written(text, arguments, said, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line_and_nothing_is_written(text, arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs_of(tmp_path / "runs")
     (tmp_path / "published.csv").write_text(text)
-    monkeypatch.setattr("sys.argv", ["minatar_curves", "published.csv", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        minatar_curves.main()
-    assert exit_.value.code == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert all(word in last for word in said)
+    status, _, err = called(minatar_curves.main, "published.csv", *arguments)
+    assert status == 2
+    assert all(word in err.splitlines()[-1] for word in said)
     assert not (tmp_path / "returns.csv").exists()

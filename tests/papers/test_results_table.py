@@ -1,6 +1,7 @@
 """``python -m papers.results_table``: a study's numbers as a page's table."""
 
 import pytest
+from conftest import called
 
 from papers import results_table
 
@@ -51,12 +52,10 @@ def test_of_a_comparison_it_has_each_group_s_mean_and_its_gap_to_the_baseline(tm
 
 
 @pytest.mark.parametrize("text", ["run,step,name,value\na,0,b,1", FIGURE, ""])
-def test_another_file_is_refused_in_one_line(text, tmp_path, monkeypatch, capsys):
+def test_another_file_is_refused_in_one_line(text, tmp_path):
     (tmp_path / "other.csv").write_text(text)
-    monkeypatch.setattr("sys.argv", ["results_table.py", str(tmp_path / "other.csv")])
-    with pytest.raises(SystemExit, match="2"):
-        results_table.main()
-    assert "other.csv is no figure.csv and no comparison.csv" in capsys.readouterr().err
+    status, _, err = called(results_table.main, tmp_path / "other.csv")
+    assert (status, "other.csv is no figure.csv and no comparison.csv" in err) == (2, True)
 
 
 def test_against_a_method_there_are_the_gaps_of_the_means_over_a_run_seed_by_seed_and_for_all_at_once(tmp_path):

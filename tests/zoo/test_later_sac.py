@@ -1,9 +1,10 @@
-"""Soft actor-critic with later agents' ingredients, against a slow, obvious reference."""
+"""Soft actor-critic, and with later agents' ingredients, against a slow, obvious reference."""
 
 import copy
 
 import pytest
 import torch
+from conftest import one_run, random_batch
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
@@ -13,40 +14,6 @@ from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.seeding import uniform_at
 from rl_plasticity_zoo.distributions import hl_gauss, two_hot
 from rl_plasticity_zoo.later_sac import LaterSAC, entropy_target
-
-
-def random_batch(runs, size=32, obs_dim=4, act_dim=2):
-    discount = torch.where(torch.rand(runs, size) < 0.2, 0.0, 0.99)
-    obs, next_obs = torch.randn(runs, size, obs_dim), torch.randn(runs, size, obs_dim)
-    return Batch(obs, torch.rand(runs, size, act_dim) * 2 - 1, torch.randn(runs, size), next_obs, discount)
-
-
-class BiasedBatchNorm(nn.BatchNorm1d):
-    """flax's: the running variance is biased."""
-
-    def forward(self, x):
-        before = self.running_var.clone()
-        y = super().forward(x)
-        if self.training:
-            self.running_var = torch.lerp(before, x.detach().var(0, correction=0), self.momentum)
-        return y
-
-
-def one_run(net, run):
-    """The network of one run in torch's own modules, for networks in a row."""
-    modules = []
-    for m in net:
-        state = {k: v[run].clone() for k, v in m.state_dict().items()}
-        if isinstance(m, nn.Linear):
-            modules.append(nn.Linear(m.in_features, m.out_features, bias=m.bias is not None))
-        elif isinstance(m, nn.LayerNorm):
-            modules.append(nn.LayerNorm(m.normalized_shape))
-        elif isinstance(m, nn.BatchNorm2d):
-            modules.append(BiasedBatchNorm(m.num_features, m.eps, m.momentum))
-        else:
-            modules.append(nn.ReLU())
-        modules[-1].load_state_dict(state, strict=False)
-    return nn.Sequential(*modules).double()
 
 
 class Reference:
@@ -68,7 +35,8 @@ class Reference:
     def sample(self, obs, eps):
         mean, log_std = self.actor(obs).chunk(2, dim=-1)
         tanh = TanhTransform(cache_size=1)
-        std = log_std.clamp(-10, 2).exp()
+        squashed = self.s.get("log_std") == "tanh"
+        std = (-10 + 6 * (1 + log_std.tanh()) if squashed else log_std.clamp(-10, 2)).exp()
         act = tanh(mean + std * eps)
         return act, Independent(TransformedDistribution(Normal(mean, std), [tanh]), 1).log_prob(act)
 
@@ -145,6 +113,9 @@ class Reference:
 
 
 INGREDIENTS = {
+    "sac": {},
+    "sac, two critics, no norms": {"num_critics": 2, "layer_norm": False},
+    "sac, squashed": {"log_std": "tanh", "lr": 1e-3},
     "categorical": {"critic": "categorical", "bins": 11, "num_critics": 2},
     "categorical, mean": {"critic": "categorical", "bins": 11, "num_critics": 2, "target_over": "mean"},
     "mean, as BRO": {"num_critics": 2, "target_over": "mean", "actor_over": "mean"},
@@ -159,19 +130,21 @@ INGREDIENTS = {
 def test_updates_with_later_ingredients_equal_the_reference_for_every_run(name):
     settings = INGREDIENTS[name]
     size = {"actor_width": 8, "critic_width": 12, "actor_blocks": 2, "critic_blocks": 2}
-    agent = LaterSAC(4, 2, [3, 4], **(size if "network" in settings else {"hidden": (8, 8)}), **settings).double()
+    kind = SAC if name.startswith("sac") else LaterSAC
+    agent = kind(4, 2, [3, 4], **(size if "network" in settings else {"hidden": (8, 8)}), **settings).double()
     references = [Reference(agent, run, settings) for run in range(2)]
     for i in range(1, 7):
         batch = Batch(*(x.double() for x in random_batch(2, size=8)))
         noise = agent.noise(1, 8)[0].double()
-        if agent.reward_norm is not None:
+        scale = torch.ones(2)
+        if "normalize_reward" in settings:
             agent.observe_reward_(torch.tensor([1.0, -20.0]), torch.tensor([False, i == 2]))
-        scale = torch.ones(2) if agent.reward_norm is None else agent.reward_norm.scale.clone()
+            scale = agent.reward_norm.scale.clone()
         chosen = [range(len(references[0].critics))] * 2
-        if agent.target_critics is not None:
+        if "target_critics" in settings:
             draws = uniform_at(agent.subset_key, 4, agent.subsets)
             chosen = [draw.argsort()[:2].tolist() for draw in draws]
-        learns = i % agent.actor_every_updates == 0
+        learns = i % settings.get("actor_every_updates", 1) == 0
         metrics = (agent.update if learns else agent.update_critic)(batch, noise)
         assert ("actor/loss" in metrics) == learns
         for run, reference in enumerate(references):

@@ -2,20 +2,13 @@
 
 import pytest
 import torch
+from conftest import discrete_batch
 
 from rl_plasticity.agents import AGENTS, Batch
 from rl_plasticity.compiling.compiled import compiled
 from rl_plasticity.errors import SettingsError
 from rl_plasticity_zoo.distributions import projected
 from rl_plasticity_zoo.rainbow import Rainbow
-
-
-def random_batch(runs, size=32, seed=0):
-    g = torch.Generator().manual_seed(seed)
-    obs, next_obs = (torch.randn(runs, size, 4, generator=g) for _ in range(2))
-    act = torch.randint(3, (runs, size, 1), generator=g).float()
-    discount = torch.where(torch.rand(runs, size, generator=g) < 0.2, 0.0, 0.99)
-    return Batch(obs, act, torch.randn(runs, size, generator=g), next_obs, discount)
 
 
 def test_a_distribution_learns_the_mean_and_the_spread_of_what_follows():
@@ -42,7 +35,7 @@ def test_dueling_advantages_have_mean_zero_over_the_actions_and_leave_the_value_
 
 def test_a_dueling_distribution_s_target_takes_the_best_action_by_the_mean_of_the_online_network():
     agent = Rainbow((4,), 3, [0], dueling=True, atoms=5, hidden=(8,))
-    batch = random_batch(1)
+    batch = discrete_batch(1)
     value, *advantages = agent.critic.net(batch.next_obs).unflatten(-1, (4, 5)).unbind(-2)
     means = [((value + a - sum(advantages) / 3).softmax(-1) @ agent.support) for a in advantages]
     best = torch.stack(means, -1).argmax(-1)
@@ -55,7 +48,7 @@ def test_a_dueling_distribution_s_target_takes_the_best_action_by_the_mean_of_th
 def test_without_its_settings_it_is_dqn_update_for_update():
     agents = [AGENTS[name]((4,), 3, [0, 1], hidden=(8,), target_every_updates=2) for name in ("dqn", "rainbow")]
     for i in range(4):
-        batch = random_batch(2, seed=i)
+        batch = discrete_batch(2, seed=i)
         metrics = [agent.update(batch, agent.noise(1, 32)[0]) for agent in agents]
         assert {n: v.tolist() for n, v in metrics[0].items()} == {n: v.tolist() for n, v in metrics[1].items()}
     noise = torch.randn(2, 32, 1)
@@ -68,7 +61,7 @@ def test_each_run_learns_among_others_as_alone_and_traced_as_eager(traced):
     def trained(seeds, rows, update=Rainbow.update):
         agent = Rainbow((4,), 3, seeds, target_every_updates=2, **settings)
         for i in range(4):
-            batch = Batch(*(x[rows] for x in random_batch(2, seed=i)))
+            batch = Batch(*(x[rows] for x in discrete_batch(2, seed=i)))
             metrics = update(agent, batch, agent.noise(1, 32)[0])
         return agent, metrics
 
