@@ -84,8 +84,8 @@ def test_epsilon_of_zero_acts_greedily_whatever_the_noise():
     assert torch.equal(agent.act(obs, torch.full((2, 50, 1), -40.0)), agent.act(obs))
 
 
-@pytest.mark.parametrize("update", [DQN.update, compiled(DQN.update, device="cpu")], ids=["eager", "compiled"])
-def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(update):
+@pytest.mark.parametrize("update", [DQN.update, compiled(DQN.update, device="cpu")], ids=["eager", "traced"])
+def test_updates_of_the_convolutional_network_equal_the_reference_for_every_run(update, traced):
     shape = (2, 6, 5)
     agent = DQN(shape, 3, [3, 4], network="cnn", channels=4, hidden=(7,), lr=1e-3, target_every_updates=2)
     references = []

@@ -73,10 +73,10 @@ def test_every_integer_of_a_box_has_an_equal_share_of_the_actions(dtype, low, hi
     env = Drawn(action_space=spaces.Box(np.array([low], dtype), np.array([high], dtype), dtype=dtype))
     control, number = Control(env, 0), int(high) - int(low) + 1
     control.reset()
-    for act in (np.arange(3 * number) + 0.5) / (3 * number) * 2 - 1:  # the middle of each third of a share
-        control._meant(np.array([act], np.float32))
-    reached = [int(control._meant(np.array([act]))[0]) for act in (np.arange(3 * number) + 0.5) / (3 * number) * 2 - 1]
-    assert reached == [int(low) + i for i in range(number) for _ in range(3)]
+    for i in range(0, number, max(1, number // 2000)):
+        for third in (3 * i, 3 * i + 1, 3 * i + 2):  # the middle of each third of a share
+            act = (third + 0.5) / (3 * number) * 2 - 1
+            assert int(control._meant(np.array([act]))[0]) == int(low) + i
     for end, act in ((low, -1), (high, 1)):
         control.step(np.array([act], np.float32))
         assert env.seen[-1] == [end]

@@ -113,7 +113,7 @@ CHOICES = {  # what stands side by side, its name there, and the same alone
 
 @pytest.mark.parametrize(
     ("module", "base", "choice"),
-    [(train, PENDULUM, "values"), (supervised, [*DIGITS, "epochs_per_task=4"], "names")],
+    [(train, [*PENDULUM, "replay_ratio=1"], "values"), (supervised, [*DIGITS, "epochs_per_task=4"], "names")],
     ids=["train", "supervised"],
 )
 def test_runs_side_by_side_equal_the_same_runs_alone_and_resume_to_the_same_numbers(module, base, choice, tmp_path):
