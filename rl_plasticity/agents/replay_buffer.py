@@ -65,7 +65,7 @@ class ReplayBuffer:
         self.act = torch.empty(runs, rows, act_dim, device=device)
         self.reward = torch.empty(runs, rows, device=device)
         self.end = torch.zeros(runs, rows, dtype=torch.int32, device=device)
-        self.last_obs = torch.zeros(runs, 1, obs_dim, dtype=kind, device=device)
+        self.last_obs = torch.zeros(1, obs_dim, dtype=kind, device=device)  # in slots that all runs share
         self.head = 0  # the row of the newest obs
         self.size = 0
         self.added = 0  # how many there ever were
@@ -89,8 +89,8 @@ class ReplayBuffer:
         row, rows = self.head, self.capacity + 1
         end = np.where(step.terminated, -1.0, 0.0)
         for run in np.flatnonzero(step.truncated & ~step.terminated).tolist():
-            slot = self._take_slot(self._slots[run])
-            self.last_obs[run, slot] = stored(self._here(step.next_obs[run]), self.levels)
+            slot = self._take_slot()
+            self.last_obs[slot] = stored(self._here(step.next_obs[run]), self.levels)
             end[run] = slot + 1
         here = self._here(np.column_stack([step.obs, step.reward, end]))  # one copy to the device instead of three
         self.head = (row + 1) % rows
@@ -102,8 +102,8 @@ class ReplayBuffer:
     def clear(self) -> None:
         """Forget every transition; the newest obs stays."""
         self.size = 0
-        # Of each run, the slots in use, by rising number of the truncated transition: (number, slot).
-        self._slots: list[deque[tuple[int, int]]] = [deque() for _ in range(self.runs)]
+        # The slots in use, by rising number of the truncated transition: (number, slot).
+        self._slots: deque[tuple[int, int]] = deque()
 
     def _here(self, values: NDArray[Any]) -> Tensor:
         """The values as float32 on the buffer's device. A GPU fetches them by itself from pinned memory."""
@@ -115,12 +115,13 @@ class ReplayBuffer:
         """Stored observations as the environment gave them, on a CPU bit for bit."""
         return obs / self.levels if self.levels else obs
 
-    def _take_slot(self, used: deque[tuple[int, int]]) -> int:
+    def _take_slot(self) -> int:
         """A slot for the transition that is being added: that of the oldest one if it has gone, else a new one."""
+        used = self._slots
         is_free = bool(used) and used[0][0] < self.added - self.size
         slot = used.popleft()[1] if is_free else len(used)
-        if slot == self.last_obs.shape[1]:
-            self.last_obs = torch.cat([self.last_obs, torch.zeros_like(self.last_obs)], dim=1)
+        if slot == len(self.last_obs):
+            self.last_obs = torch.cat([self.last_obs, torch.zeros_like(self.last_obs)])
         used.append((self.added, slot))
         return slot
 
@@ -144,8 +145,7 @@ class ReplayBuffer:
             end = torch.where(goes_on, _rows(self.end, then), end)
             after = torch.where(goes_on, (after + 1) % rows, after)
             discount = torch.where(goes_on, discount * self.discount, discount)
-        slots = self.last_obs.shape[1]
-        last_obs = _rows(self.last_obs, (end - 1).clamp(min=0) + self._offset * slots)
+        last_obs = _rows(self.last_obs.unsqueeze(0), (end - 1).clamp(min=0))
         next_obs = torch.where((end > 0).unsqueeze(-1), last_obs, _rows(self.obs, after + self._offset * rows))
         return Batch(
             obs=self._shown(_rows(self.obs, here)),
@@ -165,9 +165,8 @@ class ReplayBuffer:
         n = min(self.size, self.added - row)
         rows = ((torch.arange(n) + (self.head - n)) % (self.capacity + 1)).to(self.obs.device)
         columns = {name: getattr(self, name)[:, rows].transpose(0, 1) for name in ("obs", "act", "reward", "end")}
-        at, run = (columns["end"] > 0).nonzero(as_tuple=True)
-        last_obs = self.last_obs[run, columns["end"][at, run].long() - 1]
-        return columns | {"end": columns["end"].clamp(max=1), "last_obs": last_obs}
+        slots = columns["end"][columns["end"] > 0].long() - 1
+        return columns | {"end": columns["end"].clamp(max=1), "last_obs": self.last_obs[slots]}
 
     def state_dict(self) -> dict[str, Any]:
         """All transitions, the oldest first, and the newest obs."""
@@ -198,17 +197,13 @@ class ReplayBuffer:
             if any(len(values) != size for values in kept.values()):
                 raise ValueError(f"a replay buffer of {counted(size, 'transition')} has the rows of fewer")
             truncated = kept["end"] > 0
-            slot = truncated.cumsum(0)  # each run's are numbered from 1
-            kept["end"] = torch.where(truncated, slot.int(), kept["end"])
+            rows = truncated.nonzero()[:, 0].tolist()
+            kept["end"] = kept["end"].masked_scatter(truncated, torch.arange(1, len(rows) + 1, dtype=torch.int32))
             for name, values in kept.items():
                 getattr(self, name)[:, :size] = values.transpose(0, 1)
-            at, run = truncated.nonzero(as_tuple=True)
-            slots = max(1, int(slot[-1].max()))
-            self.last_obs = torch.zeros(self.runs, slots, self.obs.shape[2], dtype=self.obs.dtype)
-            self.last_obs[run, slot[at, run] - 1] = state["last_obs"][len(state["last_obs"]) - len(at) :]
-            self.last_obs = self.last_obs.to(self.obs.device)
-            for row, of, number in torch.stack([at, run, slot[at, run]], 1).tolist():
-                self._slots[of].append((self.added - size + row, number - 1))
+            if rows:
+                self.last_obs = state["last_obs"][-len(rows) :].to(self.obs.device, copy=True)
+            self._slots.extend((self.added - size + row, slot) for slot, row in enumerate(rows))
 
 
 def stored(obs: Tensor, levels: int | None) -> Tensor:
