@@ -57,10 +57,9 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
     - *Nested steps*: a step that is part of another one (a subclass's ``super().step()``) does nothing of its own. The
       penalty is added when the outermost begins, and `project_` is called when it ends.
     - *A new optimizer*, or a network with new, larger or replaced layers: ``handle.grow(optimizer=optimizer)`` or
-      ``handle.grow()``. A step with a network that has changed raises an error that says so. If the old optimizer no
-      longer steps while the weights change, a warning says so.
-    - *Wrappers*: for the optimizers of accelerate and Lightning, the hooks are on the torch optimizer inside. If
-      weights change but no ``step()`` is seen, one warning says so.
+      ``handle.grow()``. A step with a network that has changed raises an error that says so. If another optimizer
+      trains the network in place of the old one, a warning says so.
+    - *Wrappers*: for the optimizers of accelerate and Lightning, the hooks are on the torch optimizer inside.
     - *Copies*: a handle that is copied or pickled together with its network and optimizer is attached to their copies.
       A copied or unpickled optimizer alone has lost its hooks, so attach again.
 
@@ -82,7 +81,6 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
             - an unknown name or setting, or settings for a regularizer that is made already;
             - an optimizer that holds nothing of `net`, two optimizers with one parameter, or a trainable parameter that
               is regularized but not optimized;
-            - an embedding with sparse gradients that has a penalty;
             - complex or sharded parameters;
             - the same regularizer attached twice;
             - an optimizer that steps in two parts (SAM), or, where the method needs it, without a learning rate;
@@ -166,11 +164,6 @@ class Attached:
         self._there = self._now()
         self.steps = self._missed = 0
         self._others: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        held = [p for optimizer in optimizers for p in _held(optimizer, net).values()]
-        watched = {id(p): p for p in (held[:1] + held[-1:])}.values()
-        self._seen: dict[Tensor, tuple[int, int, Any]] = {}  # of each: steps, changes since, and what tells a change
-        watch = _Hook(self, Attached._watch)
-        self._hooks += [p.register_post_accumulate_grad_hook(watch) for p in watched]  # type: ignore[no-untyped-call]
         self._hooks.append(register_optimizer_step_post_hook(_disable_dynamo(_Hook(self, Attached._notice))))
         _ALIVE.add(self)
 
@@ -306,11 +299,6 @@ class Attached:
         groups = optimizer.param_groups
         return {names[id(p)]: float(group["lr"]) for group in groups for p in group["params"] if id(p) in names}
 
-    @property
-    def is_stepping(self) -> bool:
-        """Whether a step is under way."""
-        return any(_steps(optimizer) for optimizer in self.optimizers)
-
     # --- the network now, and the network that was attached ---------------------------------------------------------
 
     def _now(self) -> list[tuple[int, Any]]:
@@ -344,26 +332,12 @@ class Attached:
                 changes[f"{name!r} was replaced, and no attached optimizer holds it"] = None
         return [*changes]
 
-    def _watch(self, parameter: Tensor) -> None:
-        """Warn once, when a parameter gets its gradient, if other steps than the handle's change the weights.
-
-        A loop that calls another method than ``step``, or makes a new optimizer for each task, would otherwise leave
-        the regularizer behind without a word. Until the first step some values are compared; after it the parameter's
-        version, which counts changes in place, so that nothing is read from the device.
-        """
-        steps, changes, known = self._seen.get(parameter, (0, 0, None))
-        now = parameter._version if self.steps else tuple(parameter.detach().flatten()[:64].tolist())
-        # In its own step, a closure changes the weights too.
-        is_own = self.is_stepping or self.steps != steps
-        changes = 0 if is_own else changes + (known not in (now, None))
-        self._seen[parameter] = self.steps, changes, now
-        if changes == _CHANGES and not self._missed:
-            self._missed = _CHANGES
-            self._warn_left_behind()
-
     def _notice(self, optimizer: Optimizer, *_: Any) -> None:
-        """Warn once if another optimizer than the handle's trains what is regularized."""
-        if optimizer in self.optimizers or self.is_stepping:
+        """Warn once if another optimizer than the handle's trains what is regularized.
+
+        A loop that makes a new optimizer for each task would otherwise leave the regularizer behind without a word.
+        """
+        if optimizer in self.optimizers or any(map(_steps, self.optimizers)):
             return
         changed = self._now() != self._there
         if changed or optimizer not in self._others:
@@ -485,7 +459,7 @@ def _stayed(was: Tensor | None, now: Tensor) -> bool:
     return corner.shape == was.shape and torch.equal(corner.to(was), was)
 
 
-_CHANGES = 4  # a step in several parts may change the weights before it calls the optimizer's step
+_CHANGES = 4  # optimizers may take turns
 _ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
 
 
@@ -533,7 +507,8 @@ def _add_gradient_(name: str, parameter: nn.Parameter, addition: Tensor) -> None
         parameter.grad = torch.empty_like(parameter).copy_(addition)
     elif gradient.layout != torch.strided:
         raise RuntimeError(
-            f"the gradient of {name!r} is sparse and the penalty's is not: {_INSTEAD_OF_SPARSE.format(name)}"
+            f"the gradient of {name!r} is sparse and the penalty's is not: use sparse=False, leave it alone with "
+            f"roles={{{name!r}: 'ignore'}}, or use a projection"
         )
     elif gradient.requires_grad or 0 in gradient.stride():
         parameter.grad = gradient + addition
@@ -548,8 +523,6 @@ def _unscaled(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
     gradient = parameter.grad.detach()
     return gradient if scale is None else gradient / scale.to(gradient.device)
 
-
-_INSTEAD_OF_SPARSE = "use sparse=False, leave it alone with roles={{{!r}: 'ignore'}}, or use a projection"
 
 # --- what is refused ----------------------------------------------------------------------------------------------
 
@@ -586,7 +559,6 @@ def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Mod
     optimizers = listed(whole)
     regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
-    _check_dense(regularizer, net)
     kind = type(regularizer).__name__
     if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
         raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
@@ -635,15 +607,3 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
             f"the regularizer acts on trainable parameters that no given optimizer holds: {in_short(left)}; pass the "
             "part of the network that is trained, or freeze the rest with requires_grad_(False)"
         )
-
-
-def _check_dense(regularizer: Regularizer, net: nn.Module) -> None:
-    """Check that a penalty can be added to the gradients of all parameters it acts on."""
-    penalized = {name for method, _ in regularizer.methods(net) if method.penalizes for name in method.names}
-    for prefix, module in net.named_modules():
-        name = f"{prefix}.weight".lstrip(".")
-        if getattr(module, "sparse", False) is True and name in penalized and net.get_parameter(name).requires_grad:
-            raise SettingsError(
-                f"{type(module).__name__} {prefix!r} makes sparse gradients, to which no penalty can be added: "
-                + _INSTEAD_OF_SPARSE.format(name)
-            )

@@ -26,9 +26,3 @@ __all__ = [
     "tensors_in",
     "with_tensors",
 ]
-
-
-def __getattr__(name: str) -> None:
-    if now := {"HiddenUnits": "HiddenLayer", "untouched": "shadow"}.get(name):
-        raise ImportError(f"rl_plasticity.structure.{name} is {now} since 0.3")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -597,12 +597,10 @@ def with_a_table(rows=4, **settings):
 @pytest.mark.parametrize(
     ("method", "how"), [("weight_clipping", {}), ("l2", {"roles": {"0.weight": "ignore"}}), ("l2", None)]
 )
-def test_a_table_with_sparse_gradients_is_refused_when_a_penalty_of_it_is_attached_and_else_trained(method, how):
+def test_a_table_with_sparse_gradients_is_trained_where_it_has_no_penalty(method, how):
     net = with_a_table(sparse=True)
     optimizer = sgd(net)
-    if how is None:
-        refused(lambda: attach(method, optimizer, net), "'0'", "sparse", "roles={'0.weight': 'ignore'}")
-        net[0].weight.requires_grad_(False)  # a table that is not trained has none
+    net[0].weight.requires_grad_(how is not None)  # a table that is not trained has no gradients
     handle = attach(method, optimizer, net, **(how or {}))
     loss_of(net, torch.tensor([1])).backward()
     optimizer.step()
@@ -756,10 +754,6 @@ def steps(net, optimizer, number):
         plainly(optimizer, loss_of(net, x))
 
 
-def hooked(net):
-    return [bool(p._post_accumulate_grad_hooks) for p in net.parameters()]
-
-
 def test_a_regularizer_left_behind_by_a_new_optimizer_says_so_once_and_acts_again_where_it_is_attached_to_it():
     net = plain_mlp()
     old, new = adam(net), adam(net)
@@ -772,7 +766,6 @@ def test_a_regularizer_left_behind_by_a_new_optimizer_says_so_once_and_acts_agai
     again = attach(handle.regularizer, new, net)
     steps(net, new, 1)
     assert again.penalty is not None
-    assert not any(hooked(net)[1:-1])
 
 
 @pytest.mark.filterwarnings("error")
@@ -786,9 +779,7 @@ def test_accumulation_changes_behind_it_and_an_optimizer_in_turns_are_no_reason_
             loss_of(net, x).backward()
         optimizer.step()
         net[0].weight.data.mul_(0.9)
-        assert not any(hooked(net)[1:-1])
     handle.remove()
-    assert not any(hooked(net))
     old, new = adam(net), adam(net)
     attach("l2", old, net)
     for _ in range(6):

@@ -9,7 +9,6 @@ from foreign.expected import bare, made_of, mlp, ones, vectors, zeros
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity import structure
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.networks import NETWORKS, make_network
@@ -384,10 +383,3 @@ def test_every_named_network_can_be_read_without_an_example():
             net = make_network(name, (3, 32, 32), 10, [0])
         assert read(net).unknown is None, name
         assert sum(layer.head for layer in layers(net)) == 1
-
-
-@pytest.mark.parametrize(("old", "new"), [("HiddenUnits", "HiddenLayer"), ("untouched", "shadow")])
-def test_a_name_that_was_public_says_what_it_is_now(old, new):
-    with pytest.raises(ImportError, match=rf"{old}.*{new}"):
-        exec(f"from rl_plasticity.structure import {old}")
-    assert not hasattr(structure, "no_such_name")
