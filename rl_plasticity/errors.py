@@ -60,16 +60,10 @@ def warn(message: str) -> None:
     )
 
 
-# Pieces that may be a damaged file's megabyte: a quotation, a list, a dict, a long word.
-_PIECE = re.compile(
-    r"""(?<!\w)b?(?P<quote>['"])(?:\\.|(?!(?P=quote))[^\\])*(?:(?P=quote)|$)|\[[^]]*(?:\]|$)|\{[^}]*(?:\}|$)|\S{200,}"""
-)
-
-
 def one_line(message: str) -> str:
-    """`message` for a terminal: one line, with escapes for what is not printable, and only both ends of long pieces."""
-    message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip(), 4000))
-    return _ends(_PIECE.sub(lambda piece: _ends(piece[0], 200), printable(message)), 2000)
+    """`message` for a terminal: one line with escapes for what is not printable, and only both ends of a long one."""
+    message = re.sub(r"\s*[\n\r\t\v\f]\s*", " ", _ends(message.strip()))
+    return _ends(printable(message))
 
 
 def say(line: str) -> None:
@@ -82,10 +76,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
-def _ends(text: str, most: int) -> str:
-    """`text`, without its middle if it is longer than `most` characters."""
-    half = most // 2 - 2
-    return text if len(text) <= most else f"{text[:half]}...{text[-half:]}"
+def _ends(text: str) -> str:
+    """`text`, without its middle if it is longer than 2000 characters."""
+    return text if len(text) <= 2000 else f"{text[:998]}...{text[-998:]}"
 
 
 def closest(name: object, valid: Iterable[str]) -> str | None:

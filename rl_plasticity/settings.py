@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, Union, get_args, get_origin, get_type_hints
 
-from rl_plasticity.errors import SettingsError, base_of, closest, nearest, shown
+from rl_plasticity.errors import SettingsError, base_of, closest, shown
 
 P = ParamSpec("P")
 ValueKind = str | tuple[Any, ...] | Mapping[str, Any]
@@ -167,19 +167,13 @@ def checked(constructor: Callable[P, None]) -> Callable[P, None]:
 
     Raises:
         SettingsError: by the constructor; it names the argument, the valid values and the given one.
-        TypeError: by the constructor; it names the argument that does not exist, and the nearest one.
+        TypeError: by the constructor; it names the argument that does not exist.
     """
     signature = inspect.signature(constructor)
 
     @functools.wraps(constructor)
     def check_first(*args: P.args, **kwargs: P.kwargs) -> None:
-        try:
-            arguments = signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            others = [name for name in signature.parameters if name not in kwargs]
-            hints = [nearest(name, others) for name in kwargs if name not in signature.parameters]
-            raise TypeError(f"{error}{''.join(hints[:1])}") from None
-        check(constructor, arguments)
+        check(constructor, signature.bind(*args, **kwargs).arguments)
         constructor(*args, **kwargs)
 
     return check_first

@@ -7,7 +7,7 @@ import torch
 from conftest import refused
 from torch import Tensor, nn
 
-from rl_plasticity import AGENTS, SAC, Learner, make_intervention
+from rl_plasticity import SAC
 from rl_plasticity.agents import DQN
 from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.settings import Setting, checked, settings_of
@@ -118,16 +118,8 @@ def test_what_no_tensor_file_or_name_can_hold_is_refused(name, value):
 @pytest.mark.parametrize(
     ("make", "before", "now"),
     [
-        (lambda **given: Learner(lambda seeds: nn.Linear(2, 1), **given), "optimize", "make_optimizer"),
-        (lambda **given: Learner(lambda seeds: nn.Linear(2, 1), **given), "regularize", "make_regularizer"),
         (lambda **given: SAC(3, 1, [0], **given), "regularize", "make_regularizer"),
         (lambda **given: DQN((3,), 2, [0], **given), "regularize", "make_regularizer"),
-        (lambda **given: AGENTS["later_sac"](3, 1, [0], **given), "regularize", "make_regularizer"),
-        (
-            lambda **given: make_intervention("head").apply_(nn.Linear(2, 1), (), regularizer=None, **given),
-            "regularize",
-            "make_regularizer",
-        ),
     ],
 )
 def test_a_keyword_that_does_not_exist_is_refused_with_the_nearest_one(make, before, now):

@@ -48,9 +48,9 @@ def require_new(path: Path, suffix: str) -> None:
     if path.suffix != suffix:
         raise SettingsError(f"out must end in {suffix}, got {path}")
     with refused(f"write to {path}"):
-        if path.exists() or path.with_name(f".{path.name}.tmp").is_dir():  # its name while it is written
+        if path.exists():
             raise SettingsError(f"{path} exists; choose another out=")
-    if not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+    if not os.access(path.parent, os.W_OK):
         raise SettingsError(f"cannot write to the folder {path.parent}")
 
 

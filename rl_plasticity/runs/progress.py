@@ -34,6 +34,7 @@ class Progress:
             setattr(self, name, state[name].to(mine.device) if isinstance(mine, Tensor) else state[name])
 
 
+FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [%s, {rate_fmt}{postfix}]"  # of the bar, with its times
 TOLD = 10.0  # seconds of learning, before the first rates are written
 
 
@@ -51,14 +52,10 @@ class Clock:
         self.latest = "no evaluation yet"
         self.updates, self.in_updates, self.started = 0, 0.0, 0.0
         self.is_learning = self.told = False
-        self.bar = self._bar(step, "{elapsed}")  # random steps and compiling say nothing about how long updates take
-
-    def _bar(self, step: int, times: str) -> "tqdm[Any]":
-        """A bar that begins at this step, and its rate there too: it is the mean, which evaluations are part of."""
-        form = f"{{l_bar}}{{bar}}| {{n_fmt}}/{{total_fmt}} [{times}, {{rate_fmt}}{{postfix}}]"
-        # miniters: after a thousand quick random steps, tqdm would by itself stay silent for the next thousand.
-        regular: dict[str, Any] = {"smoothing": 0, "mininterval": 1, "miniters": 0, "bar_format": form}
-        return tqdm(total=self.total, initial=step, unit=f" {self.unit}", **regular)
+        # The rate is the mean, which evaluations are part of. miniters: after a thousand quick random steps, tqdm would
+        # by itself stay silent for the next thousand.
+        regular: dict[str, Any] = {"smoothing": 0, "mininterval": 1, "miniters": 0, "bar_format": FORM % "{elapsed}"}
+        self.bar = tqdm(total=total, initial=step, unit=f" {unit}", **regular)
 
     def start_updates(self) -> None:
         """Note that updates begin now."""
@@ -67,17 +64,17 @@ class Clock:
             self.bar.write("compiling the update, which takes up to 3 minutes", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
-        """Count this number of updates, made since `start_updates`. The first ones only begin the bar of learning."""
-        seconds = time.perf_counter() - self.started
+        """Count this number of updates, made since `start_updates`.
+
+        The first ones only begin the bar's time: random steps and compiling say nothing about how long updates take.
+        """
         if self.is_learning:
-            self.updates, self.in_updates = self.updates + number, self.in_updates + seconds
+            self.updates += number
+            self.in_updates += time.perf_counter() - self.started
             return
         self.is_learning = True
-        if self.compiles:
-            self.bar.write(f"compiling the update: done in {seconds:.0f} s", file=sys.stderr)
-        self.bar.leave = False
-        self.bar.close()
-        self.bar = self._bar(int(self.bar.n), "{elapsed}<{remaining}")
+        self.bar.initial, self.bar.start_t = self.bar.n, time.time()
+        self.bar.bar_format = FORM % "{elapsed}<{remaining}"
 
     @property
     def rate(self) -> float:

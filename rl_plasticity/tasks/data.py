@@ -225,10 +225,8 @@ def _channels(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
     return mean.float()[:, None, None], std.float()[:, None, None]
 
 
-def _digits(root: str | None = None) -> Source:
+def _digits() -> Source:
     """The 1797 8x8 digits of scikit-learn, 1437 for training and 360 for testing: always the same split."""
-    if root is not None:
-        raise DataError(f"digits come with scikit-learn and take no data.root, got {str(root)!r}")
     bunch = library("sklearn.datasets").load_digits()
     x, y = bunch.images.astype(np.uint8)[:, None], bunch.target.astype(np.int64)
     order = _evenly(torch.from_numpy(y), shuffle=True).numpy()
