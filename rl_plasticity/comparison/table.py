@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -56,13 +56,51 @@ class Row:
     """The statistics of one group.
 
     Args:
-        final: the scores at the last common step, one array for each task, by rising seed.
-        estimates: by the names in `STATISTICS`, those that apply to the group.
+        c: the comparison, still without rows.
+        compared: the number of groups that have a gap.
     """
 
+    c: "Comparison"
     group: Group
-    final: list[Array]
-    estimates: Mapping[str, Estimate]
+    compared: int
+
+    @cached_property
+    def estimates(self) -> dict[str, Estimate]:
+        """By the names in `STATISTICS`, those that apply to the group."""
+        found = {statistic.name: statistic.of(self) for statistic in STATISTICS}
+        return {name: estimate for name, estimate in found.items() if estimate}
+
+    @cached_property
+    def curves(self) -> list[Array]:
+        """The values on each task ``[runs, steps]``."""
+        every = self.c.steps.items()
+        return [np.array([at(run.curves[self.c.metric], of) for run in self.group.tasks[task]]) for task, of in every]
+
+    @cached_property
+    def final(self) -> list[Array]:
+        """The scores at the last common step, one array for each task, by rising seed."""
+        return [of_task[:, -1] for of_task in self.curves]
+
+    @property
+    def by_seed(self) -> list[dict[int, float]]:
+        """The finite final scores on each task by seed."""
+        return [
+            {run.seed: float(x) for run, x in zip(self.group.tasks[task], scores, strict=True) if math.isfinite(x)}
+            for task, scores in zip(self.c.steps, self.final, strict=True)
+        ]
+
+    @cached_property
+    def baseline(self) -> "Row | None":
+        """The baseline's row; None for the baseline itself."""
+        c = self.c
+        return None if c.baseline is None or c.baseline is self.group else replace(self, group=c.baseline)
+
+    @property
+    def rounds(self) -> int:
+        """The number of tasks that come in turn, 1 where each is drawn; 0 where tasks of an agent do not change."""
+        settings = [run.settings for run in self.group.runs]
+        changes = any(s.get("env.sequence") or s.get("env.changes") for s in settings)
+        return max(len(s.get("env.sequence") or [""]) for s in settings) if changes else 0
 
     def __getitem__(self, name: str) -> Estimate:
         return self.estimates[name]
@@ -217,12 +255,10 @@ class Comparison:
         tasks, steps = [*self.at], {*self.at.values()}
         of_all = ["all" if len(tasks) > 1 else tasks[0], "", self.metric, "" if len(steps) > 1 else steps.pop()]
         for row in self.rows:
-            numbers: dict[str, Any] = {"final": np.concatenate(row.final)}
-            if "steps_to_reach" in row.estimates:
-                numbers["steps_to_reach"] = row["steps_to_reach"].runs
             runs = [(on, run.seed, self.metric, self.at[on]) for on in tasks for run in row.group.tasks[on]]
-            for run, *values in zip(runs, *numbers.values(), strict=True):
-                for name, value in zip(numbers, values, strict=True):
+            reached = row.estimates.get("steps_to_reach", Estimate(0)).runs
+            for name, values in (("final", np.concatenate(row.final)), ("steps_to_reach", reached)):
+                for run, value in zip(runs, values, strict=False):
                     writer.writerow([row.group.label, *run, name, value, "", "", 1])
             for name, e in row.estimates.items():
                 if e.n is not None:
@@ -299,7 +335,7 @@ def summarize(
         raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
     reference = default_baseline(groups, warnings) if baseline is None else named[baseline]
     c = Comparison(metric, unit, steps, direction or "higher", target, reference, columns)
-    rows = [_row(Sample(c, g, len(groups) - 1)) for g in groups]
+    rows = [Row(c, g, len(groups) - 1) for g in groups]
     warnings += [f"* {r.group.label} is unfinished: {folder}" for r in rows for folder in dict.fromkeys(r.unfinished)]
     if few := [row.label for row in rows if row.seeds < FEW]:
         warnings.append(f"fewer than {FEW} seeds, so at most gaps have an interval: {', '.join(few)}")
@@ -384,58 +420,18 @@ def fine(values: Iterable[float]) -> Callable[[float], str]:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Sample:
-    """What the statistics of a group are computed from; `compared` is the number of groups that have a gap."""
-
-    c: Comparison
-    group: Group
-    compared: int
-
-    @cached_property
-    def curves(self) -> list[Array]:
-        """The values on each task ``[runs, steps]``."""
-        every = self.c.steps.items()
-        return [np.array([at(run.curves[self.c.metric], of) for run in self.group.tasks[task]]) for task, of in every]
-
-    @property
-    def final(self) -> list[Array]:
-        return [of_task[:, -1] for of_task in self.curves]
-
-    @property
-    def by_seed(self) -> list[dict[int, float]]:
-        """The finite final scores on each task by seed."""
-        return [
-            {run.seed: float(x) for run, x in zip(self.group.tasks[task], scores, strict=True) if math.isfinite(x)}
-            for task, scores in zip(self.c.steps, self.final, strict=True)
-        ]
-
-    @cached_property
-    def baseline(self) -> "Sample | None":
-        """The baseline's sample; None for the baseline itself."""
-        c = self.c
-        return None if c.baseline is None or c.baseline is self.group else replace(self, group=c.baseline)
-
-    @property
-    def rounds(self) -> int:
-        """The number of tasks that come in turn, 1 where each is drawn; 0 where tasks of an agent do not change."""
-        settings = [run.settings for run in self.group.runs]
-        changes = any(s.get("env.sequence") or s.get("env.changes") for s in settings)
-        return max(len(s.get("env.sequence") or [""]) for s in settings) if changes else 0
-
-
-def _areas(s: Sample) -> Estimate:
+def _areas(s: Row) -> Estimate:
     each = zip(s.c.steps.values(), s.curves, strict=True)
     return mean([np.array([statistics.area_under_curve(steps, v) for v in of_task]) for steps, of_task in each])
 
 
-def _last_minus_first_task(s: Sample) -> Estimate | None:
+def _last_minus_first_task(s: Row) -> Estimate | None:
     if s.c.unit != "task" or s.rounds or min(s.c.at.values()) == 1:
         return None
     return mean([of_task[:, -1] - of_task[:, 0] for of_task in s.curves])
 
 
-def _last_minus_first_third(s: Sample) -> Estimate | None:
+def _last_minus_first_third(s: Row) -> Estimate | None:
     """The mean of the last third of the tasks of an agent minus that of the first, in whole rounds of a sequence."""
     if s.c.unit != "task" or not s.rounds:
         return None
@@ -443,7 +439,7 @@ def _last_minus_first_third(s: Sample) -> Estimate | None:
     return mean([v[:, -third:].mean(1) - v[:, :third].mean(1) for v in s.curves]) if third else None
 
 
-def _mean_over_tasks(metric: str, s: Sample) -> Estimate | None:
+def _mean_over_tasks(metric: str, s: Row) -> Estimate | None:
     """The mean over the tasks up to there of another metric of tasks; None where a run has no value."""
     if s.c.unit != "task":
         return None
@@ -454,7 +450,7 @@ def _mean_over_tasks(metric: str, s: Sample) -> Estimate | None:
     return mean([np.array([of_run.mean() for of_run in of_task]) for of_task in found])
 
 
-def _reach(s: Sample) -> Estimate | None:
+def _reach(s: Row) -> Estimate | None:
     """The median over runs of the steps to the target, infinity for never."""
     if s.c.target is None:
         return None
@@ -472,18 +468,18 @@ def _ranks(statistic: Callable[..., Array], *samples: Sequence[Array], better: D
     return Estimate(float(statistic(*ranked)), (low, high) if low < high else None, n)
 
 
-def _improvement(s: Sample) -> Estimate | None:
+def _improvement(s: Row) -> Estimate | None:
     if s.baseline is None:
         return None
     signed = [[s.c.sign * scores for scores in of.final] for of in (s, s.baseline)]
     return _ranks(statistics.probability_of_improvement, *signed)
 
 
-def _gap(s: Sample, level: float = 0.95) -> Estimate | None:
+def _gap(s: Row, level: float = 0.95) -> Estimate | None:
     return gap(s.by_seed, s.baseline.by_seed, level) if s.baseline else None
 
 
-def _gap_at_once(s: Sample) -> Estimate | None:
+def _gap_at_once(s: Row) -> Estimate | None:
     found = _gap(s, 1 - 0.05 / max(1, s.compared))  # Bonferroni
     return found if found and found.p <= 1 else None
 
@@ -497,7 +493,7 @@ class Statistic(NamedTuple):
     """
 
     name: str
-    of: Callable[[Sample], Estimate | None]
+    of: Callable[[Row], Estimate | None]
     heading: str = ""
     show: Callable[[Comparison, Row, Estimate], str] = lambda c, row, e: shown(e, c.number)
 
@@ -543,11 +539,6 @@ STATISTICS = (
 
 
 COLUMNS = {statistic.name: statistic for statistic in STATISTICS if statistic.heading}
-
-
-def _row(sample: Sample) -> Row:
-    found = {statistic.name: statistic.of(sample) for statistic in STATISTICS}
-    return Row(sample.group, sample.final, {name: estimate for name, estimate in found.items() if estimate})
 
 
 def _with_metric(groups: Sequence[Group], metric: str, warnings: list[str]) -> list[Group]:
