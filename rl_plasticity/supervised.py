@@ -26,12 +26,11 @@ from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.structure.layer import runs_of
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
-from rl_plasticity.training.diagnosing import Diagnosing, require_enough
+from rl_plasticity.training.diagnosing import require_enough
 from rl_plasticity.training.epochs import (
     EpochCounts,
     EpochUpdates,
     LearnerProbing,
-    cross_entropy,
     first_images,
     updates_per_epoch,
 )
@@ -136,21 +135,18 @@ def train(session: Session[Supervised], parts: Parts) -> bool:
     total = sequence.num_tasks * s.epochs_per_task
     first = sequence.task(0)  # the network is looked at with its first images, whatever task it is at
     order = RunStreams(derived(session.plan.seeds, ORDER))  # of the images, and of the augmentation
-    frozen = images, labels = first_images(first, parts.data, PROBE_SIZE, learner.runs)
-    diagnosing = Diagnosing(session, {"net": learner}, {"net": (images,)}, {"net": (cross_entropy, labels)})
+    probing = LearnerProbing(session, learner, first_images(first, parts.data, PROBE_SIZE, learner.runs), at, total)
 
     def learner_of(runs: slice) -> Learner:
         return make_trained(parts, s, session.plan.without_interventions(runs))
 
-    updates = EpochUpdates(session, learner, learner_of, parts.interventions, parts.data, order, at, diagnosing)
-    probing = LearnerProbing(session, learner, frozen, at, total)
+    updates = EpochUpdates(session, learner, learner_of, parts.interventions, parts.data, order, at, probing)
     with session.begun(
         {"learner": learner, "order": order, "probe": probing.networks["net"]}, at, unit="epochs", total=total,
         save_every=s.checkpoint_every_epochs,
     ) as is_new:  # fmt: skip
         if is_new:
             probing.begin()
-            diagnosing.diagnose()
             session.save()  # a run killed at any moment can be resumed
         task = sequence.task(min(at.step, total - 1) // s.epochs_per_task)
         while session.goes_on():

@@ -23,8 +23,7 @@ from rl_plasticity.runs.session import Session
 from rl_plasticity.runs.trained import PROBE, task_of
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.step import Spaces, Step
-from rl_plasticity.training.diagnosing import Diagnosing
-from rl_plasticity.training.probing import Probing
+from rl_plasticity.training.diagnosing import Probing
 from rl_plasticity.training.updates import Updates
 
 PRIMED_AT_ONCE = 16  # priming updates whose transitions are drawn together; the loop heeds a signal between draws
@@ -63,25 +62,23 @@ class AgentProbing(Probing):
         if self.every or self.s.diagnose_every_updates:
             batch, noise = frozen_transitions(session.plan.seeds, self.s.device, agent, envs)
             inputs, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
-        super().__init__(session, agent.learners if self.every else {}, inputs, losses)
-        self.diagnosing = Diagnosing(session, agent.learners, inputs)
+        super().__init__(session, agent.learners, inputs, losses, measures=self.every > 0)
 
     @property
     def periods(self) -> tuple[int, int]:
         """Numbers of updates between two measurements and two trials; 0: never."""
-        return self.every, self.diagnosing.every
+        return self.every, self.diagnose_every
 
     def measure(self) -> None:
         """Measure and try the networks, and log both, each unless it is off."""
-        if self.every:
-            super().measure()
-        self.diagnosing.diagnose()
+        super().measure()
+        self.diagnose()
 
     def after_update(self) -> None:
         """Measure and try the networks, each if it is due."""
         if self.every and self.session.progress.updates % self.every == 0:
             super().measure()
-        self.diagnosing.after_update()
+        super().after_update()
 
     def after_step(self) -> None:
         """Measure right before heavy priming; `after_update` measures after updates."""

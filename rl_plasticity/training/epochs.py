@@ -22,8 +22,7 @@ from rl_plasticity.seeding import RunStreams
 from rl_plasticity.structure.layer import eval_mode
 from rl_plasticity.tasks import Data, Task, batch
 from rl_plasticity.tasks.data import Split
-from rl_plasticity.training.diagnosing import Diagnosing
-from rl_plasticity.training.probing import Probing
+from rl_plasticity.training.diagnosing import Probing
 from rl_plasticity.training.updates import Updates
 
 EVALUATION_BATCH = 1000
@@ -56,7 +55,7 @@ class EpochUpdates(Updates[Learner]):
     Args:
         some: makes the learner of some of the runs.
         order: draws the order of the images, and the augmentation.
-        diagnosing: tries the network when it is due.
+        probing: tries the network when it is due.
     """
 
     def __init__(
@@ -68,11 +67,11 @@ class EpochUpdates(Updates[Learner]):
         data: Data,
         order: RunStreams,
         at: EpochCounts,
-        diagnosing: Diagnosing,
+        probing: Probing,
     ) -> None:
         self.s = s = session.settings
-        super().__init__(session, learner, {"net": learner}, ("net/loss",), interventions, some, diagnosing.every)
-        self.data, self.order, self.at, self.diagnosing = data, order, at, diagnosing
+        super().__init__(session, learner, {"net": learner}, ("net/loss",), interventions, some, probing.diagnose_every)
+        self.data, self.order, self.at, self.probing = data, order, at, probing
         self.forward = in_bfloat16(learner.net, s.device) if s.precision == "bfloat16" and not learner.runs else None
         self._plain = self.shares.updates(self._update)
         self._fast = self.shares.updates(self._update, partial(compiled, device=s.device)) if s.compile else self._plain
@@ -96,7 +95,7 @@ class EpochUpdates(Updates[Learner]):
                 at.batches += len(several)
                 self.count(len(several), partial(self._inputs, task))
                 self.log_if_due({f"net/{name}": value for name, value in metrics.items()})
-                self.diagnosing.after_update()
+                self.probing.after_update()
                 self.session.call("on_update")
         clock.end_updates(updates_per_epoch(task, self.s.batch_size))
 
@@ -136,15 +135,17 @@ class LearnerProbing(Probing):
         self, session: Session[Supervised], learner: Learner, frozen: tuple[Tensor, Tensor], at: EpochCounts, total: int
     ) -> None:
         images, labels = frozen
-        super().__init__(session, {"net": learner}, {"net": (images,)}, lambda: {"net": (cross_entropy, (labels,))})
+        losses, own = {"net": (cross_entropy, (labels,))}, {"net": (cross_entropy, labels)}
+        super().__init__(session, {"net": learner}, {"net": (images,)}, lambda: losses, own)
         self.at, self.total = at, total
         self.every_updates = int(session.settings.measure_every_updates)
         self.every_epochs = session.settings.measure_every_epochs
 
     def begin(self) -> None:
-        """Measure the new network, unless measuring is off."""
+        """Measure and try the new network, each unless it is off."""
         if self.every_updates or self.every_epochs:
             self._measure()
+        self.diagnose()
 
     def after_step(self, is_last: bool) -> None:
         """Measure if it is due: after the period in epochs, or at the end of a task after the period in updates."""
