@@ -254,6 +254,18 @@ def one_run(net, run):
     return nn.Sequential(*modules).double()
 
 
+def disturbed(net, by=0.1):
+    """Not as it was made: other weights, gains and shifts, and larger statistics; the same ones each time."""
+    numbers = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(by * torch.randn(p.shape, generator=numbers))
+        for b in net.buffers():
+            if b.is_floating_point():
+                b.add_(by * torch.rand(b.shape, generator=numbers))
+    return net
+
+
 def loss_of(output: Tensor, runs: tuple[int, ...]) -> Tensor:
     """A loss ``[*runs]`` whose gradients are not all alike."""
     target = torch.linspace(-1, 1, output[..., :1, :].numel() // max(1, len(runs) and runs[0])).reshape(-1)
@@ -310,9 +322,9 @@ def once(arguments):
     return list({a.partition("=")[0]: a for a in arguments}.values())
 
 
-def refused(call, *names, error=SettingsError):
+def refused(call, *names, error=SettingsError, match=None):
     """Calls what is to be refused, in one line with these names and values in it; the line."""
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=match) as caught:
         call()
     line = str(caught.value)
     assert "\n" not in line

@@ -99,14 +99,8 @@ def tasks(values: Sequence[float], every: int = 60) -> dict[str, list[tuple[int,
 @contextmanager
 def without_what_plugs_add(monkeypatch, *places):
     """Whatever plugs add, or import from below one of the places, is gone afterwards."""
-    dicts = [
-        *(imported(kind.home) for kind in KINDS.values() if kind.home),
-        METRICS,
-        CALLBACKS,
-        AGENT_NETWORKS,
-        gym.registry,
-    ]
-    dicts = [getattr(d, "data", d) for d in dicts]
+    homes = [imported(kind.home) for kind in KINDS.values() if kind.home]
+    dicts = [getattr(d, "data", d) for d in (*homes, METRICS, CALLBACKS, AGENT_NETWORKS, gym.registry)]
     before, modules = [dict(d) for d in dicts], {*sys.modules}
     monkeypatch.setattr(plugins, "loaded", [])
     monkeypatch.syspath_prepend(EXAMPLES)

@@ -108,6 +108,7 @@ PYTHON: dict[str, list[Block]] = {
         Block(
             "batches=next_batches",
             before=A_LOOP + A_NEXT_TASK,
+            instead=BRIEFLY,
             after="assert report.protocol['targets'] == ['batches']",
         ),
         Block(
@@ -218,7 +219,10 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "start-own-loop.md": [
         Block("# my_loop.py", instead=(("updates=500", "updates=50"), ("range(12)", "range(2)"))),
-        Block("import diagnose", instead=(("range(200)", "range(10)"), ("make=make_net", "make=make_net, repeats=2"))),
+        Block(
+            "import diagnose",
+            instead=(("range(200)", "range(10)"), ("make=make_net", "make=make_net, repeats=2, updates=10")),
+        ),
         Block("import attach", instead=(("range(12)", "range(2)"),), after="assert handle.regularizer.coef == 1e-3"),
         Block("import make_intervention", after="assert 0 <= done['reset_units'] <= 128"),
     ],
@@ -312,9 +316,10 @@ NOT_RUN = {
         "its capitals stand for choices"
     ),
     "group     seeds  final          IQM [95 %]            AUC [95 %]": SHOWN,
-    "state     done                         updates  ends                  last          run": SHOWN,
+    "state     done                         updates  ends                   run                                 last"
+    "          note": SHOWN,
+    "4 runs: 1 finished, 1 running, 1 killed, 1 failed": SHOWN,
     "tried on copies         learned then              closes  changes outputs": SHOWN,
-    "4 runs: 1 running, 1 finished, 1 failed, 1 killed": SHOWN,
 }
 # First words of commands that no test runs, and why.
 NEVER = {"make": MAKES, "pip": INSTALLS, "python3.11": INSTALLS, ".": INSTALLS, "docker": CONTAINER}
@@ -456,10 +461,14 @@ def trained(tmp_path_factory):
     return place
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _with_deepmind_control():
+    make_env("cheetah-run", 0).close()  # registers its tasks
+
+
 @pytest.fixture(autouse=True)
 def _nothing_stays(monkeypatch, tmp_path):
     """Pages run in a folder of their own, and what their plugs add or import is gone after them."""
-    make_env("cheetah-run", 0).close()  # registers DeepMind Control's
     monkeypatch.chdir(tmp_path)
     with without_what_plugs_add(monkeypatch, tmp_path):
         monkeypatch.syspath_prepend(tmp_path)

@@ -182,8 +182,7 @@ def test_a_second_process_on_one_folder_refuses_until_the_first_is_gone_even_kil
 def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(SettingsError, match="checkpoint"):  # here they were deleted: nothing is written over
-        train.command.prepare([f"resume={folder}"])
+    refused(lambda: train.command.prepare([f"resume={folder}"]), match="checkpoint")
     (folder / "metrics.csv").write_text("run,step,name,value\n0,0,critic/rank,3.0\n0,")
     assert_nothing_was_lost(folder, whole)
     folder = tmp_path / "other"

@@ -293,19 +293,16 @@ def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_
     refused(lambda: train.command.prepare([*own[:-1], "agent.width=0"]), "agent.width", "from 1 up", "got 0")
 
 
-@pytest.mark.parametrize("how", [["env=gym:mine:Wide-v0"], ["plugins=[mine]", "env=gym:Wide-v0", "seeds=2"]])
+OWN = ["env=gym:mine:Wide-v0"]
+
+
+@pytest.mark.parametrize("how", [OWN, [*OWN, "env.workers=true"], ["plugins=[mine]", "env=gym:Wide-v0", "seeds=2"]])
 def test_an_environment_of_ones_own_is_named_with_its_module_or_registered_by_a_plug(how, tmp_path, module):
     module(ONE_OF_EACH)
     folder = run([*WIDE, *how], tmp_path / "run", StopAfter(41))
     train.command.execute(*train.command.prepare([f"resume={folder}", "plugins=[mine]"]))
     assert {row["step"] for row in rows(folder, "eval/return")} == {"60"}
     assert load_agent(folder) is not None
-
-
-def test_the_processes_of_environments_have_it_too(tmp_path, module):
-    module(ONE_OF_EACH)
-    run([*WIDE, "env=gym:mine:Wide-v0", "env.workers=true"], tmp_path / "run")
-    assert len(rows(tmp_path / "run", "eval/return")) == 1
 
 
 def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_half_the_cores_and_they_learn_as_alone(

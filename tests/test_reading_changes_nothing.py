@@ -129,20 +129,20 @@ def test_reading_changes_nothing(kind, training):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["dropout", "spectral norm", "hooked spectral norm", "batch norm"])
-def test_diagnosing_changes_nothing(kind):
+def test_diagnosing_changes_nothing(kind, no_further_repeats):
     net = NETS[kind]()
     optimizer = torch.optim.Adam(net.parameters())
     before = state_of(net)
-    diagnose(net, X, optimizer=optimizer, make=NETS[kind], repeats=3, updates=20)
+    diagnose(net, X, optimizer=optimizer, make=NETS[kind], repeats=2, updates=10)
     assert not changed(net, before)
 
 
 def trained(net, beside=lambda: None, method=None, lr=1e-2, **settings):
-    """The network after 30 steps, and the random state then."""
+    """The network after some steps, and the random state then."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     handle = attach(method, optimizer, net, **settings) if method else None
     torch.manual_seed(5)
-    for _ in range(30):
+    for _ in range(6):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(X), Y).backward()
         optimizer.step()

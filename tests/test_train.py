@@ -19,21 +19,20 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
 
+ALL = [("none,spectral+swr", INTERVENTIONS), (",".join(REGULARIZERS), ["periodic"])]  # with each other: the contract
+
 
 @pytest.mark.filterwarnings("ignore:.*leaves alone", "ignore:swr keeps")  # with room for an injection
-def test_every_regularizer_runs_with_every_reset(tmp_path):
-    given = [
-        f"reg=[{','.join(REGULARIZERS)}]",
-        f"reset=[none,{','.join(INTERVENTIONS)}]",
-        "agent.injected_layers=2",
-        *(f"reset.{reset}.every_updates=4" for reset in INTERVENTIONS),
-    ]
+@pytest.mark.parametrize(("regs", "resets"), ALL)
+def test_every_regularizer_and_every_reset_runs_beside_the_others(regs, resets, tmp_path):
+    given = [f"reg=[{regs}]", f"reset=[none,{','.join(resets)}]", "agent.injected_layers=2"]
+    given += [f"reset.{reset}.every_updates=4" for reset in resets]
     short = ["env=gym:CountdownForTests-v0", "env.action_repeat=1"]  # an episode has 4 env steps
     short += ["total_env_steps=26", "eval_every_env_steps=26", "log_every_updates=6"]
     folder = run([*PENDULUM, *short, *given], tmp_path / "run")
     # A matrix of rank below its size has an infinite condition number; everything else is finite.
     found = [r for r in rows(folder) if "condition" not in r["name"]]
-    assert len({r["run"] for r in found}) == len(REGULARIZERS) * (1 + len(INTERVENTIONS))
+    assert len({r["run"] for r in found}) == (regs.count(",") + 1) * (1 + len(resets))
     assert np.isfinite([float(r["value"]) for r in found]).all()
     assert checkpoint.load(folder / "checkpoints")["progress"]["updates"] == 6
 
@@ -317,8 +316,7 @@ def test_a_folder_that_exists_is_not_touched(tmp_path):
 
 def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_stays(tmp_path):
     arguments = [*PENDULUM, "agent.lr=1e30", "checkpoint_every_env_steps=20", "log_every_updates=10"]
-    with pytest.raises(FaultyRun, match=r"env step 21\b.*step_000000020\.pt"):
-        run(arguments, tmp_path / "run")
+    refused(lambda: run(arguments, tmp_path / "run"), match=r"env step 21\b.*step_000000020\.pt", error=FaultyRun)
     state = checkpoint.load(tmp_path / "run" / "checkpoints")
     assert state["at"] == 20
     assert all(v.isfinite().all() for v in state["agent"].values() if v.is_floating_point())

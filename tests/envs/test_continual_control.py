@@ -100,6 +100,16 @@ def constants(env):
     }
 
 
+def assert_drawn(factors):
+    """That factors ``[changes, constants]`` are from 1/3 to 3, reach far to both sides and go their own ways."""
+    logs = np.log(np.array(factors)) / np.log(3)
+    assert np.abs(logs).max() <= 1
+    assert (logs.min(0) < -0.7).all()
+    assert (logs.max(0) > 0.7).all()
+    if logs.shape[1] > 1:
+        assert np.abs(np.corrcoef(logs.T) - np.eye(logs.shape[1])).max() < 0.6
+
+
 @pytest.mark.parametrize("name", ["cheetah-run", "gym:HalfCheetah-v5"])
 def test_dynamics_scales_gravity_friction_masses_and_strengths_by_factors_of_their_own(name):
     env = make_env(name, 0, changes=["dynamics"], dynamics_factor=3.0)
@@ -115,11 +125,7 @@ def test_dynamics_scales_gravity_friction_masses_and_strengths_by_factors_of_the
             factors[what] = ratio[0]
         assert factors["inertia"] == pytest.approx(factors["mass"])
         seen.append([factors[what] for what in ("gravity", "friction", "mass", "strength")])
-    logs = np.log(np.array(seen)) / np.log(3)
-    assert np.abs(logs).max() <= 1
-    assert (logs.min(0) < -0.7).all()
-    assert (logs.max(0) > 0.7).all()
-    assert np.abs(np.corrcoef(logs.T) - np.eye(4)).max() < 0.6
+    assert_drawn(seen)
     env.change = 0
     env.reset()
     for what, values in constants(env).items():
@@ -170,11 +176,8 @@ def test_a_terminated_episode_at_a_change_stays_terminated():
     assert ends == [(False, False)] * 3 + [(True, False)]
 
 
-CONTINUAL = {
-    "sequence": NAMES,
-    "changes": ["dynamics", "observation_shift", "action_permutation"],
-    "switch_every_env_steps": 15,
-}
+CONTINUAL = {"sequence": NAMES, "changes": ["dynamics", "observation_shift", "action_permutation"]}
+CONTINUAL |= {"switch_every_env_steps": 15}
 
 
 # Around a change, which is when the next episode begins.
@@ -277,20 +280,14 @@ def test_an_episode_that_goes_on_beyond_the_change_stays_the_task_that_it_was():
 def test_the_constants_of_classic_control_are_scaled_each_by_a_factor_of_its_own_and_come_back(name):
     env = Changing(gym.make(name), ["dynamics"], seed=4, dynamics_factor=3.0)
     task, names = env.unwrapped, CONSTANTS[CLASSIC[name]]
-    first = np.array([getattr(gym.make(name).unwrapped, one) for one in names])
-    logs = []
+    first, seen = np.array([getattr(gym.make(name).unwrapped, one) for one in names]), []
     for number in range(1, 30):
         env.change_to(number)
-        logs.append(np.log(np.array([getattr(task, one) for one in names]) / first) / np.log(3))
+        seen.append(np.array([getattr(task, one) for one in names]) / first)
         if name == "CartPole-v1":
             assert task.total_mass == task.masspole + task.masscart
             assert task.polemass_length == task.masspole * task.length
-    logs = np.array(logs)
-    assert np.abs(logs).max() <= 1
-    assert (logs.min(0) < -0.7).all()
-    assert (logs.max(0) > 0.7).all()
-    if len(names) > 1:
-        assert np.abs(np.corrcoef(logs.T) - np.eye(len(names))).max() < 0.6
+    assert_drawn(seen)
     env.change_to(0)
     assert [getattr(task, one) for one in names] == first.tolist()
     if name == "CartPole-v1":

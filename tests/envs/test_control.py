@@ -6,6 +6,7 @@ import sys
 import gymnasium as gym
 import numpy as np
 import pytest
+from conftest import refused
 from dm_control.rl.control import PhysicsError
 
 from rl_plasticity.envs import Control, make_env
@@ -122,8 +123,7 @@ def test_a_replay_that_ends_elsewhere_is_an_error():
     state["actions"] = state["actions"] * -1
     other = make_env("gym:Pendulum-v1", 1)
     other.saved = state
-    with pytest.raises(ValueError, match="ended at another observation"):
-        other.restore()
+    refused(other.restore, match="ended at another observation", error=ValueError)
 
 
 @pytest.mark.parametrize("name", ["lqr-lqr_2_1", "quadruped-escape", "dog-fetch", "stacker-stack_2"])

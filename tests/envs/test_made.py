@@ -113,11 +113,8 @@ def test_arguments_and_wrappers_are_saved_resumed_exactly_and_the_same_in_every_
         ]
     env = yaml.safe_load((whole / "config.yaml").read_text())["env"]
     assert env["wrappers"] == ["gymnasium.wrappers:FrameStackObservation"]
-    assert env["kwargs"] == {
-        "is_slippery": False,
-        "desc": ["SFF", "FFF", "FFG"],
-        "FrameStackObservation": {"stack_size": 3},
-    }
+    own = {"is_slippery": False, "desc": ["SFF", "FFF", "FFG"]}
+    assert env["kwargs"] == own | {"FrameStackObservation": {"stack_size": 3}}
 
 
 def test_python_gives_arguments_as_a_dictionary_and_a_run_without_any_is_saved_as_ever(tmp_path):

@@ -30,10 +30,6 @@ def tiny(name, **settings):
     return KINDS[name]({**KINDS[name].small, **TINY, **settings})
 
 
-def rng(*key):
-    return np.random.default_rng(key)
-
-
 # --- metrics, by hand ---------------------------------------------------------------------------------------------
 
 

@@ -39,14 +39,6 @@ class LoraOfItself(nn.Linear):
         return F.linear(x, self.weight, self.bias) + (x @ self.lora_A.T @ self.lora_B.T) * 0.5
 
 
-class Dora(LoraOfItself):
-    """The factors' product is added to the weight before it is used; its rows' lengths are learned."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        merged = self.weight + self.lora_B @ self.lora_A
-        return F.linear(x, merged / merged.norm(dim=1, keepdim=True) * self.magnitude[:, None], self.bias)
-
-
 def ia3(net: nn.Module, x: Tensor) -> Tensor:
     """Frozen layers; keys, values and hidden units are multiplied by vectors that start at ones."""
     scores = net.q(x) @ (net.k(x) * net.l_k).transpose(-1, -2)

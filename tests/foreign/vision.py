@@ -75,7 +75,6 @@ def image(n: int = 3) -> Tensor:
 
 
 BN = ("*bn?.weight", "*downsample.1.weight")  # torchvision's names
-CONV_BN = ("*.1.weight",)  # of `conv_bn`
 VISION = {
     "resnet_basic": Expected(
         lambda: made_of(res_net, conv1=nn.Conv2d(3, 4, 3, padding=1, bias=False), bn1=nn.BatchNorm2d(4),

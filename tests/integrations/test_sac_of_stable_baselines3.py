@@ -2,6 +2,7 @@
 
 import copy
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -10,7 +11,6 @@ from rl_plasticity.agents import SAC, Batch
 from rl_plasticity_zoo.later_sac import LaterSAC
 
 sb3 = pytest.importorskip("stable_baselines3")
-gym = pytest.importorskip("gymnasium")
 
 from stable_baselines3.common.logger import Logger  # noqa: E402
 from stable_baselines3.common.type_aliases import ReplayBufferSamples  # noqa: E402

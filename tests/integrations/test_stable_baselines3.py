@@ -2,6 +2,7 @@
 
 import functools
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,6 @@ from rl_plasticity import attach
 from rl_plasticity.regularizers import make_regularizer
 
 sb3 = pytest.importorskip("stable_baselines3")
-gym = pytest.importorskip("gymnasium")
 
 from stable_baselines3.common import logger as sb3_logger  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402

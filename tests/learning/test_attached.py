@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity import attach, make_intervention, measure
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
@@ -102,6 +101,14 @@ def attached_and_by_hand(name, make_net=plain_mlp, optimizer=adam):
     net, other = twins(make_net)
     stepped = optimizer(net)
     return (net, stepped, attach(name, stepped, net, **SETTINGS[name])), (other, adam(other), make(name, other))
+
+
+def handled(regularizer, optimizer=adam, **settings):
+    """A network, its optimizer, and what is attached to it by name or by what makes it of the network."""
+    net = plain_mlp()
+    its = optimizer(net)
+    made = regularizer if isinstance(regularizer, str) else regularizer(net)
+    return net, its, attach(made, its, net, **settings)
 
 
 class Counting(Regularizer):
@@ -389,9 +396,7 @@ def test_a_gradient_is_changed_where_it_is_or_replaced_where_that_would_change_o
 
 
 def test_frozen_parameters_stay_and_thawed_ones_are_regularized_from_then_on():
-    net = plain_mlp()
-    optimizer = sgd(net)
-    attach(Counting(net), optimizer, net)
+    net, optimizer, _ = handled(Counting, sgd)
     net[4].requires_grad_(False)
     head = net[4].weight.detach().clone()
     plainly(optimizer, loss_of(net, data(1)[0]))
@@ -432,9 +437,7 @@ def test_with_a_grad_scaler_it_equals_the_unscaled_loop_and_skips_what_the_scale
 
 
 def test_what_a_closure_returns_keeps_its_kind():
-    net = plain_mlp()
-    optimizer = sgd(net)
-    handle = attach("l2", optimizer, net, coef=2.0)
+    _, optimizer, handle = handled("l2", sgd, coef=2.0)
     assert optimizer.step(lambda: None) is None
     number = optimizer.step(lambda: 1.5)
     assert type(number) is float
@@ -443,10 +446,8 @@ def test_what_a_closure_returns_keeps_its_kind():
 
 
 def test_the_calls_of_one_line_search_are_observed_and_projected_once():
-    net = plain_mlp()
-    regularizer = Counting(net)
-    optimizer = lbfgs(net)
-    attach(regularizer, optimizer, net)
+    net, optimizer, handle = handled(Counting, lbfgs)
+    regularizer = handle.regularizer
     closure, values = closing(net, optimizer, lambda n: loss_of(n, data(1)[0]))
     for _ in range(3):
         optimizer.step(closure)
@@ -770,9 +771,7 @@ def test_a_regularizer_left_behind_by_a_new_optimizer_says_so_once_and_acts_agai
 
 @pytest.mark.filterwarnings("error")
 def test_accumulation_changes_behind_it_and_an_optimizer_in_turns_are_no_reason_to_say_so():
-    net = plain_mlp()
-    optimizer = sgd(net)
-    handle = attach("l2", optimizer, net)
+    net, optimizer, handle = handled("l2", sgd)
     net.load_state_dict(plain_mlp().state_dict())
     for _ in range(4):
         for x in data(3):
@@ -817,8 +816,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_penalty_that_is_not_one_number_for_each_run_is_refused_in_one_line(way):
-    with pytest.raises(SettingsError, match=r"Total\.penalty\b.*\[\d\].*\[\]"):
-        WAYS[way](stacked())
+    refused(lambda: WAYS[way](stacked()), match=r"Total\.penalty\b.*\[\d\].*\[\]")
 
 
 def test_one_number_is_enough_for_one_run_and_what_is_no_tensor_is_named():

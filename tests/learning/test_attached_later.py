@@ -7,13 +7,25 @@ import warnings
 import pytest
 import torch
 from conftest import plain_mlp, refused
-from test_attached import OF_EACH_HOOK, SETTINGS, adam, data, equal, loss_of, plainly, sgd, steps
+from test_attached import (
+    OF_EACH_HOOK,
+    SETTINGS,
+    Counting,
+    adam,
+    data,
+    equal,
+    handled,
+    loss_of,
+    plainly,
+    sgd,
+    steps,
+)
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
 from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, make_regularizer
+from rl_plasticity.regularizers import REGULARIZERS, Chain, make_regularizer
 
 WITH_COEF = {"churn": {"coef": 0.1}, **SETTINGS}
 NAMES = [name for name in REGULARIZERS if name != "none"]
@@ -43,26 +55,11 @@ class TwoDeep(Clipping):
         return super().step(closure)
 
 
-class Counting(Regularizer):
-    def __init__(self, net):
-        super().__init__(net, 0.0)
-        self.calls = []
-
-    def penalty(self, net):
-        self.calls.append("penalty")
-        return sum(p.square().sum() for p in net.parameters())
-
-    def project_(self, net):
-        self.calls.append(net.get_parameter("4.weight").detach().clone())
-
-
 @pytest.mark.parametrize("kind", [Clipping, TwoDeep])
 @pytest.mark.parametrize("by_closure", [False, True])
 def test_a_step_within_a_step_acts_once(kind, by_closure):
     torch.optim.Adam([torch.ones(1, requires_grad=True)])  # Adam.step calls hooks from now on
-    net = plain_mlp()
-    optimizer = kind(net.parameters(), lr=1e-2)
-    handle = attach(Counting(net), optimizer, net)
+    net, optimizer, handle = handled(Counting, lambda net: kind(net.parameters(), lr=1e-2))
     x = data(1)[0]
 
     def closure():
@@ -72,15 +69,13 @@ def test_a_step_within_a_step_acts_once(kind, by_closure):
         return loss
 
     before = [p.detach().clone() for p in net.parameters()]
-    for _ in range(3):
+    for number in (1, 2, 3):
         if by_closure:
             optimizer.step(closure)
         else:
             closure()
             optimizer.step()
-    kinds = [call if isinstance(call, str) else "project" for call in handle.regularizer.calls]
-    assert kinds == ["penalty", "project"] * 3
-    assert handle.steps == 3
+        assert handle.regularizer.penalties == handle.regularizer.projections == handle.steps == number
     if not by_closure:
         closure()
         kept = [p.detach().clone() for p in net.parameters()]
@@ -92,9 +87,7 @@ def test_a_step_within_a_step_acts_once(kind, by_closure):
 
 def test_after_a_step_that_failed_the_next_one_is_regularized():
     torch.optim.Adam([torch.ones(1, requires_grad=True)])
-    net = plain_mlp()
-    optimizer = Clipping(net.parameters(), lr=1e-2)
-    handle = attach(Counting(net), optimizer, net)
+    net, optimizer, handle = handled(Counting, lambda net: Clipping(net.parameters(), lr=1e-2))
     for fails in (True, True, False):
         optimizer.fails = fails
         loss_of(net, data(1)[0]).backward()
@@ -102,8 +95,7 @@ def test_after_a_step_that_failed_the_next_one_is_regularized():
             optimizer.step()
         except FloatingPointError:
             assert fails
-    assert handle.regularizer.calls.count("penalty") == 3
-    assert len(handle.regularizer.calls) == 4
+    assert (handle.regularizer.penalties, handle.regularizer.projections) == (3, 1)
 
 
 # --- the network now --------------------------------------------------------------------------------------------------
@@ -167,9 +159,7 @@ CHANGED = [(n, c) for n in NAMES for c in CHANGES if n in OF_EACH_HOOK or c in (
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 @pytest.mark.parametrize(("name", "change"), CHANGED)
 def test_a_network_that_changed_is_refused_at_the_next_step_in_one_line_or_is_acted_on_as_it_is(name, change):
-    net = plain_mlp()
-    optimizer = adam(net)
-    handle = attached(name, net, optimizer)
+    net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
     plainly(optimizer, out(net, data(1)[0]))
     do, where = CHANGES[change]
     before = {id(p) for p in net.parameters()}
@@ -193,9 +183,7 @@ def test_a_network_that_changed_is_refused_at_the_next_step_in_one_line_or_is_ac
 
 
 def test_a_layer_that_the_optimizer_does_not_hold_is_said():
-    net = plain_mlp()
-    optimizer = adam(net)
-    attach("l2", optimizer, net)
+    net, optimizer, _ = handled("l2")
     net.load_state_dict(plain_mlp().state_dict(), assign=True)
     loss_of(net, data(1)[0]).backward()
     refused(optimizer.step, "'0.weight' was replaced", error=RuntimeError)
@@ -203,9 +191,8 @@ def test_a_layer_that_the_optimizer_does_not_hold_is_said():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_head_with_a_new_optimizer_is_said_at_once_and_taken_in(name):
-    net = plain_mlp()
-    handle = attached(name, net, adam(net))
-    steps(net, handle.optimizers[0], 2)
+    net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
+    steps(net, optimizer, 2)
     larger_head(net)
     optimizer = adam(net)
     with pytest.warns(UserWarning, match=r"does nothing any more.*grow") as said:
@@ -220,9 +207,7 @@ def test_a_new_head_with_a_new_optimizer_is_said_at_once_and_taken_in(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_stayed_keeps_its_references_when_a_head_grows(name):
-    net = plain_mlp()
-    optimizer = adam(net)
-    handle = attached(name, net, optimizer)
+    net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
     for x in data(5):
         plainly(optimizer, out(net, x))
     old = {n: b.clone() for n, b in handle.state_dict().items()}
@@ -260,9 +245,7 @@ def test_references_of_a_grown_head_are_those_of_the_old_rows_and_of_the_new_one
 
 
 def test_a_head_replaced_by_a_new_one_starts_from_now_and_the_rest_stays():
-    net = plain_mlp()
-    optimizer = adam(net)
-    handle = attach("l2_init", optimizer, net, coef=0.1)
+    net, optimizer, handle = handled("l2_init", coef=0.1)
     first = net[0].weight.detach().clone()
     steps(net, optimizer, 3)
     net[-1] = nn.Linear(8, 3)
@@ -301,9 +284,7 @@ def test_in_a_loop_of_one_s_own_a_grown_layer_is_said_too(name):
 
 
 def test_a_frozen_bias_makes_swr_say_that_it_is_no_longer_exact():
-    net = plain_mlp()
-    optimizer = adam(net)
-    attach("swr", optimizer, net)
+    net, optimizer, _ = handled("swr")
     steps(net, optimizer, 1)
     net[2].bias.requires_grad_(False)
     with pytest.warns(UserWarning, match=r"swr.*2\.bias.*frozen"):
@@ -316,9 +297,7 @@ def test_a_frozen_bias_makes_swr_say_that_it_is_no_longer_exact():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda parts: pickle.loads(pickle.dumps(parts))])
 def test_a_copy_of_network_optimizer_and_handle_trains_as_they_do_and_growing_by_nothing_changes_nothing(name, how):
-    net = plain_mlp()
-    optimizer = adam(net)
-    handle = attached(name, net, optimizer)
+    net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
     for x in data(2):
         plainly(optimizer, out(net, x))
     other, its, copied = how((net, optimizer, handle))
@@ -333,9 +312,7 @@ def test_a_copy_of_network_optimizer_and_handle_trains_as_they_do_and_growing_by
 
 @pytest.mark.parametrize("name", [name for name in NAMES if REGULARIZERS[name].looks_at_data])
 def test_calls_inside_transforms_are_left_alone_and_said_at_the_step(name):
-    net = plain_mlp()
-    optimizer = adam(net)
-    attached(name, net, optimizer)
+    net, optimizer, _ = handled(name, **WITH_COEF.get(name, {}))
     x = data(1)[0]
     grads = torch.func.grad(lambda p: torch.func.functional_call(net, p, (x,)).sum())(dict(net.named_parameters()))
     torch.func.vmap(net)(x)

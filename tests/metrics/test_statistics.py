@@ -2,6 +2,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from conftest import refused
 from scipy import stats
 
 from rl_plasticity.metrics import statistics
@@ -43,8 +44,7 @@ def test_the_bootstrap_draws_within_each_task():
 
 @pytest.mark.parametrize("interval", [partial(bootstrap_interval, mean), statistics.student_interval])
 def test_one_run_has_no_interval(interval):
-    with pytest.raises(ValueError, match="2 runs"):
-        interval([SKEWED, np.ones(1)])
+    refused(lambda: interval([SKEWED, np.ones(1)]), match="2 runs", error=ValueError)
 
 
 def test_the_same_runs_have_the_same_interval_and_global_random_state_is_left_alone():

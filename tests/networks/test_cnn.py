@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from conftest import disturbed, refused
 from torch import nn
 
 from rl_plasticity.networks import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
@@ -17,13 +18,6 @@ def ordinary(batch_norm, activation=nn.ReLU, shape=(3, 9, 12)):
         nn.Conv2d(16, 16, 5, padding=2), *norm(), activation(), nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(16 * (height // 4) * (width // 4), 100), activation(), nn.Linear(100, 7),
     )  # fmt: skip
-
-
-def disturbed(net):
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(0.1 * torch.randn(p.shape))
-    return net
 
 
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu"])
@@ -92,8 +86,7 @@ def test_the_network_of_kumar_et_al_has_the_layers_of_their_appendix():
     fewer = kumar_cnn((3, 32, 32), 2, [0], activation="crelu", channels=11, widths=(72, 72))
     assert count(fewer) < count(smaller)
     assert abs(count(smaller) / count(kumar_cnn((3, 32, 32), 2, [0])) - 1) < 0.05
-    with pytest.raises(ValueError, match=r"\b16\b"):
-        kumar_cnn((3, 15, 32), 2, [0])
+    refused(lambda: kumar_cnn((3, 15, 32), 2, [0]), match=r"\b16\b", error=ValueError)
     assert kumar_cnn((3, 16, 17), 2, [0])(torch.randn(1, 4, 3, 16, 17)).shape == (1, 4, 2)
 
 
@@ -111,8 +104,7 @@ def test_initial_weights_as_torch_makes_them_are_the_numbers_of_its_own_layers()
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (8, 8), (64,)])
 def test_a_shape_that_is_no_image_or_too_small_is_an_error(shape):
-    with pytest.raises(ValueError, match=r"\b4\b"):
-        CNN(shape, 10, [0])
+    refused(lambda: CNN(shape, 10, [0]), match=r"\b4\b", error=ValueError)
 
 
 def test_batch_norm_state_has_a_runs_axis_and_keeps_its_address():

@@ -1,6 +1,7 @@
 import math
 
 import torch
+from conftest import disturbed
 from torch import nn
 
 from rl_plasticity.networks import MLP, StackedLinear
@@ -8,10 +9,7 @@ from rl_plasticity.seeding import derive
 
 
 def test_every_run_computes_what_an_ordinary_mlp_with_its_weights_computes():
-    net = MLP((5, 8, 7, 3), [10, 11, 12])
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(0.1 * torch.randn(p.shape))
+    net = disturbed(MLP((5, 8, 7, 3), [10, 11, 12]))
     x = torch.randn(3, 6, 5)
     for run in range(3):
         single = nn.Sequential(

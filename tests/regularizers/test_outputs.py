@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import FabricModule, assert_equal_states, plain_mlp, refused
+from conftest import FabricModule, assert_equal_states, disturbed, plain_mlp, refused
 from foreign.expected import bare, made_of
 from torch import nn
 from torch.nn import functional as F
@@ -22,18 +22,11 @@ from rl_plasticity.regularizers import REGULARIZERS, Chain, Churn, FeatureRank, 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
 
 
-def moved(net, by=0.3):
-    generator = torch.Generator().manual_seed(5)
-    for p in net.parameters():
-        p.data.add_(by * torch.randn(p.shape, generator=generator))
-    return net
-
-
 def test_churn_by_cross_entropy_is_of_the_probabilities_of_before_and_now():
     net = plain_mlp()
     before = copy.deepcopy(net)
     regularizer = Churn(net, coef=2.0, distance="cross_entropy")
-    value = regularizer.penalty(moved(net), X)
+    value = regularizer.penalty(disturbed(net, 0.3), X)
     expected = 2.0 * F.cross_entropy(net(X), before(X).softmax(-1))
     torch.testing.assert_close(value, expected)
 
@@ -74,7 +67,7 @@ def test_churn_is_each_run_s_own_and_adds_up_what_a_network_returns():
     for net, inputs in ((agent.critic.net, (obs, torch.zeros(2, 6, 2))), (agent.actor.net, (obs,))):
         before = copy.deepcopy(net)
         regularizer = Churn(net, coef=torch.tensor([1.0, 3.0]))
-        value = regularizer.penalty(moved(net), inputs)
+        value = regularizer.penalty(disturbed(net, 0.3), inputs)
         outs = [out if isinstance(out, tuple) else (out,) for out in (net(*inputs), before(*inputs))]
         expected = sum((a - b).square().flatten(1).mean(1) for a, b in zip(*outs, strict=True))
         torch.testing.assert_close(value, expected * torch.tensor([1.0, 3.0]))
@@ -107,7 +100,7 @@ def test_a_network_that_returns_no_numbers_is_refused_and_a_number_for_the_whole
     terms = []
     for net in (both, alone):
         regularizer = Churn(net)
-        terms.append(regularizer.penalty(moved(net), X))
+        terms.append(regularizer.penalty(disturbed(net, 0.3), X))
     torch.testing.assert_close(*terms)
 
 
@@ -238,7 +231,7 @@ def test_the_batches_of_one_update_are_all_compared_with_the_network_before_the_
     net = plain_mlp().double()
     regularizer, before = Churn(net, coef=1.0), copy.deepcopy(net)
     for _ in range(2):
-        moved(net)
+        disturbed(net, 0.3)
         for x in X.double().split(2):
             expected = (net(x) - before(x)).square().mean()
             torch.testing.assert_close(regularizer.penalty(net, x), expected, rtol=1e-12, atol=0)

@@ -3,7 +3,7 @@ import torch
 from conftest import plain_mlp
 from torch import nn
 
-from rl_plasticity.regularizers import Orthogonal, WeightDecay, layers, make_regularizer
+from rl_plasticity.regularizers import Orthogonal, WeightDecay, layers
 
 
 def test_weight_decay_refuses_to_subtract_the_same_weights_twice():
@@ -47,13 +47,3 @@ def test_orthogonal_writes_a_matrix_to_where_its_entries_are_stored(make):
     step = gram @ matrix - matrix if matrix.shape[0] <= matrix.shape[1] else matrix @ gram - matrix
     Orthogonal(net, coef=0.01).project_(net, 1.0)
     torch.testing.assert_close(layer.matrix(net), matrix - 0.04 * step)
-
-
-@pytest.mark.parametrize("groups", [2, 4])
-def test_orthogonal_and_parseval_leave_groups_that_are_orthogonal_each_by_itself_as_they_are(groups):
-    net = nn.Sequential(nn.Conv2d(4, 4, 1, groups=groups, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(4, 1))
-    net[0].weight.data.copy_(torch.eye(4 // groups).repeat(groups, 1)[..., None, None])  # together the identity
-    before = net[0].weight.detach().clone()
-    assert make_regularizer("parseval", net, scale=1.0).penalty(net) == 0
-    Orthogonal(net, coef=0.1).project_(net, 1.0)
-    assert torch.equal(net[0].weight, before)

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from conftest import SmallCNN, plain_mlp
+from conftest import SmallCNN, plain_mlp, refused
 from foreign.expected import made_of
 from torch import nn
 
@@ -180,8 +180,7 @@ def tied(norm):
     ],
 )
 def test_scope_preserving_refuses_a_network_whose_function_it_would_change(net, says):
-    with pytest.raises(ValueError, match=says):
-        SoftWeightRescaling(net, scope="preserving")
+    refused(lambda: SoftWeightRescaling(net, scope="preserving"), match=says, error=ValueError)
 
 
 def test_scope_preserving_keeps_a_layer_that_started_at_zero_and_another_scope_one_that_is_zero():

@@ -1,7 +1,7 @@
 """A run that branches from a saved checkpoint of another one."""
 
 import pytest
-from conftest import StopAfter, assert_equal_states, once, refused
+from conftest import StopAfter, assert_equal_states, files, once, refused
 from folders import PENDULUM, go, resume, rows, run, run_supervised
 
 from rl_plasticity import supervised, train
@@ -14,11 +14,6 @@ from rl_plasticity.sweeps import sweep
 # The checkpoint at 40 lies within an episode, and between two resets, measurements and log lines.
 TRAINED = [*(s for s in PENDULUM if not s.startswith("measure_every")), "seeds=2", "reg=spectral", "reset=periodic"]
 TRAINED += ["reset.every_updates=15", "measure_every_updates=25", "log_every_updates=7"]
-
-
-def content(folder):
-    """Every file of a folder."""
-    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +30,10 @@ def metrics(folder):
 
 
 def test_a_branch_without_a_change_equals_the_run_bit_for_bit(parent, tmp_path):
-    before = content(parent)
+    before = files(parent)
     made = branch(parent, tmp_path / "same", "at=40")
     assert metrics(made) == metrics(parent)
-    assert content(parent) == before
+    assert files(parent) == before
 
 
 def test_a_branch_that_is_stopped_resumes_to_the_numbers_that_it_would_have_had(parent, tmp_path):
@@ -77,10 +72,10 @@ def of_tasks(tmp_path_factory):
 
 
 def test_a_supervised_branch_without_a_change_equals_the_run_bit_for_bit(of_tasks, tmp_path):
-    before = content(of_tasks)
+    before = files(of_tasks)
     made = branch(of_tasks, tmp_path / "same", "at=3", stop=StopAfter(1), command=supervised.command)
     assert metrics(resume(made, command=supervised.command)) == metrics(of_tasks)
-    assert content(of_tasks) == before
+    assert files(of_tasks) == before
 
 
 def test_a_supervised_branch_takes_a_learning_rate_and_keeps_the_moments(of_tasks, tmp_path):
@@ -128,10 +123,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("settings", "words"), [(s, w) for s, *w in REFUSED], ids=lambda x: " ".join(x))
 def test_what_a_branch_cannot_do_is_refused_before_anything_is_written(settings, words, parent, tmp_path):
-    before = content(parent)
+    before = files(parent)
     refused(lambda: branch(parent, tmp_path / "branch", *settings), *words)
     assert not [*tmp_path.iterdir()]
-    assert content(parent) == before
+    assert files(parent) == before
 
 
 def test_a_run_of_several_settings_is_refused_and_so_is_a_step_without_a_run(of_tasks, tmp_path):

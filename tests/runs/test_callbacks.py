@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from conftest import StopAfter, once
+from conftest import StopAfter, once, refused
 from folders import PENDULUM, go, rows
 from torch import nn
 
 from rl_plasticity import CALLBACKS, supervised, train
-from rl_plasticity.errors import FaultyRun, SettingsError
+from rl_plasticity.errors import FaultyRun
 
 DIGITS = ["data.train_size=200", "net.widths=[8]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "seeds=2"]
 DIGITS += ["device=cpu", "compile=false", "threads=2", "eval_every_epochs=2", "log_every_updates=4"]
@@ -100,8 +100,7 @@ def test_in_the_rl_command_each_is_called_when_the_documentation_says_and_resume
 def test_a_run_with_the_state_of_a_callback_is_not_resumed_without_it(tmp_path, monkeypatch):
     folder = go(supervised.command, [*DIGITS, f"out={tmp_path / 'run'}"], StopAfter(2))
     monkeypatch.delitem(CALLBACKS, "counting")
-    with pytest.raises(FaultyRun, match=r"callbacks\.counting"):
-        go(supervised.command, [f"resume={folder}"])
+    refused(lambda: go(supervised.command, [f"resume={folder}"]), match=r"callbacks\.counting", error=FaultyRun)
 
 
 def test_one_that_refuses_the_run_does_so_before_anything_is_written_and_what_was_built_is_closed(
@@ -114,7 +113,6 @@ def test_one_that_refuses_the_run_does_so_before_anything_is_written_and_what_wa
 
     monkeypatch.setattr(train.Parts, "close", lambda parts: closed.append(close(parts)))
     monkeypatch.setitem(CALLBACKS, "counting", refuse)
-    with pytest.raises(SettingsError, match=r"^this run is not for me$"):
-        go(train.command, [*PENDULUM, f"out={tmp_path / 'run'}"])
+    refused(lambda: go(train.command, [*PENDULUM, f"out={tmp_path / 'run'}"]), match=r"^this run is not for me$")
     assert len(closed) == 1
     assert not (tmp_path / "run").exists()

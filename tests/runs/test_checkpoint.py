@@ -9,7 +9,6 @@ import pytest
 import torch
 from conftest import refused
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import checkpoint
 
 
@@ -115,8 +114,7 @@ def test_a_file_whose_name_is_not_exactly_a_checkpoint_s_is_the_user_s(table, tm
     theirs += ["rows_000000001.pt", "step_000000009.pt.bak", "rows_000000000_000000004_000000008.pt", "9.pt", "x.txt"]
     for name in theirs:
         (tmp_path / name).write_text(name)
-    with pytest.raises(SettingsError, match="checkpoint"):
-        checkpoint.load(tmp_path)
+    refused(lambda: checkpoint.load(tmp_path), match="checkpoint")
     _, save_at = table
     save_at(30, 60, 90)
     ours = {"step_000000060.pt", "step_000000090.pt", "rows_000000050_000000060.pt", "rows_000000080_000000090.pt"}
@@ -138,8 +136,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(damage, t
     assert checkpoint.load(tmp_path)["at"] == 4
     said = capsys.readouterr().err
     assert re.fullmatch(rf".*{path}.*step_000000004\.pt\n", said)
-    with pytest.raises(ValueError, match="cannot be read"):  # asked for by its step, it is not exchanged for another
-        checkpoint.load(tmp_path, 8)
+    refused(lambda: checkpoint.load(tmp_path, 8), match="cannot be read", error=ValueError)
 
 
 def test_damage_to_rows_that_both_checkpoints_need_is_an_error_but_no_reason_not_to_look(table, tmp_path):
@@ -170,8 +167,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_file(tmp_path):
         file.write(b"ne")
         raise OSError("disk full")
 
-    with pytest.raises(OSError, match="disk full"):
-        checkpoint.write_atomically(path, half)
+    refused(lambda: checkpoint.write_atomically(path, half), match="disk full", error=OSError)
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     (tmp_path / ".new.tmp").symlink_to(path)  # by somebody who knows the name of the temporary file
@@ -196,6 +192,5 @@ def test_a_checkpoint_that_would_run_code_is_refused_even_with_a_right_checksum(
             with pytest.raises(ValueError, match="cannot be read"):
                 checkpoint.load(tmp_path, 2)
     good.unlink()
-    with pytest.raises(ValueError, match="cannot be read"):
-        checkpoint.load(tmp_path)
+    refused(lambda: checkpoint.load(tmp_path), match="cannot be read", error=ValueError)
     assert not Path("evil").exists()

@@ -39,25 +39,6 @@ def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
     assert matrix.data_ptr() == net.features[0].weight.data_ptr()
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_the_matrix_of_a_transposed_convolution_has_a_row_for_each_output_channel(groups):
-    conv = nn.ConvTranspose2d(4, 6, 3, groups=groups)
-    (layer,) = layers(nn.Sequential(conv))
-    net = nn.Sequential(conv)
-    matrix = layer.matrix(net)
-    assert matrix.shape == (6, 4 // groups * 9)
-    channel = 4 if groups == 2 else 5  # group 1's second output channel, or the last of all
-    column = conv.weight[2:, 1] if groups == 2 else conv.weight[:, 5]
-    torch.testing.assert_close(matrix[channel], column.flatten())
-    # Scaling row i by s_i scales output channel i by s_i.
-    x, scale = torch.randn(1, 4, 5, 5), torch.arange(1.0, 7.0)
-    conv.bias.data.zero_()
-    before = conv(x)
-    with torch.no_grad():
-        layer.scale_rows_(net, scale)
-    torch.testing.assert_close(conv(x), before * scale[:, None, None])
-
-
 def test_scaling_rows_reaches_a_channels_last_kernel():
     conv = nn.Conv2d(4, 3, 3).to(memory_format=torch.channels_last)
     net = nn.Sequential(conv)

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import nothing_drawn
+from conftest import nothing_drawn, refused
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import TASKS, Data, DataError, batch, load
 
@@ -210,8 +209,7 @@ def test_only_the_stationary_task_has_settings_and_its_learning_rate_may_decay(d
     assert not any(make(data, SEEDS).decay_at_epochs for make in TASKS.values())
     made = TASKS["stationary"](data, SEEDS, decay_at_epochs=[100, 150], decay=0.5, rebase=False)
     assert (made.decay_at_epochs, made.decay, made.rebase) == ((100, 150), 0.5, False)
-    with pytest.raises(SettingsError, match=r"decay\b.*a number above 0.*\b0$"):
-        TASKS["stationary"](data, SEEDS, decay=0)
+    refused(lambda: TASKS["stationary"](data, SEEDS, decay=0), match=r"decay\b.*a number above 0.*\b0$")
 
 
 def test_a_batch_holds_each_run_s_own_images_and_labels(data):
@@ -240,8 +238,7 @@ def test_a_batch_holds_each_run_s_own_images_and_labels(data):
     ],
 )
 def test_a_number_of_tasks_that_cannot_be_is_one_line(name, count, named, data):
-    with pytest.raises(ValueError, match=named):
-        TASKS[name](data, SEEDS, num_tasks=count)
+    refused(lambda: TASKS[name](data, SEEDS, num_tasks=count), match=named, error=ValueError)
 
 
 def test_there_is_no_task_outside_the_sequence_and_no_sequence_without_a_seed(data):
@@ -249,13 +246,11 @@ def test_there_is_no_task_outside_the_sequence_and_no_sequence_without_a_seed(da
     for index in (-1, 2):
         with pytest.raises(IndexError, match=rf"{index}\b.*random_labels.*\b0 to 1"):
             sequence.task(index)
-    with pytest.raises(ValueError, match="seed"):
-        TASKS["random_labels"](data, [])
+    refused(lambda: TASKS["random_labels"](data, []), match="seed", error=ValueError)
 
 
 @pytest.mark.parametrize("name", ["class_incremental", "binary_pairs"])
 def test_a_class_without_images_is_one_line(name):
     digits = load("digits", train_size=5)
     missing = int((digits.train_y.bincount(minlength=10) == 0).nonzero()[0])
-    with pytest.raises(DataError, match=rf"{name}\b.*digits.*\b{missing}\b"):
-        TASKS[name](digits, [0]).task(0)
+    refused(lambda: TASKS[name](digits, [0]).task(0), match=rf"{name}\b.*digits.*\b{missing}\b", error=DataError)

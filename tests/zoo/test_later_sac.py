@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import one_run, random_batch
+from conftest import one_run, random_batch, refused
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
@@ -252,15 +252,12 @@ def test_log_std_is_squashed_by_default_with_the_networks_of_papers_that_squash_
     ],
 )
 def test_settings_that_do_not_fit_are_refused_in_one_line(settings, named):
-    with pytest.raises(ValueError, match=named) as error:
-        LaterSAC(4, 2, [0], **settings)
-    assert "\n" not in str(error.value)
+    refused(lambda: LaterSAC(4, 2, [0], **settings), match=named, error=ValueError)
 
 
 @pytest.mark.parametrize("network", ["dropout_mlp", "simba", "hypersphere", "xqc", "flash_sac"])
 def test_plain_sac_refuses_networks_that_it_would_call_wrongly(network):
-    with pytest.raises(ValueError, match=f"{network}.*agent=later_sac"):
-        SAC(4, 2, [0], network=network)
+    refused(lambda: SAC(4, 2, [0], network=network), match=f"{network}.*agent=later_sac", error=ValueError)
 
 
 def test_without_its_settings_it_is_sac_update_for_update():

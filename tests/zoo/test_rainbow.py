@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from conftest import discrete_batch
+from conftest import discrete_batch, refused
 
 from rl_plasticity.agents import AGENTS, Batch
 from rl_plasticity.compiling.compiled import compiled
-from rl_plasticity.errors import SettingsError
 from rl_plasticity_zoo.distributions import projected
 from rl_plasticity_zoo.rainbow import Rainbow
 
@@ -85,5 +84,4 @@ def test_each_run_learns_among_others_as_alone_and_traced_as_eager(traced):
     ],
 )
 def test_what_it_does_not_take_is_refused(settings, named):
-    with pytest.raises(SettingsError, match=named):
-        Rainbow((4,), 3, [0], **settings)
+    refused(lambda: Rainbow((4,), 3, [0], **settings), match=named)

@@ -4,7 +4,8 @@ import math
 
 import pytest
 import torch
-from conftest import CASES, SmallCNN, plain_mlp
+from conftest import CASES, SmallCNN, plain_mlp, refused
+from scipy import special
 from torch import nn
 
 from rl_plasticity.networks import MLP
@@ -89,8 +90,7 @@ def test_muon_leaves_computed_and_grouped_weights_to_adam():
 
 
 def test_muon_refuses_a_network_without_a_hidden_layer():
-    with pytest.raises(ValueError, match="muon"):
-        Muon(nn.Linear(4, 3))
+    refused(lambda: Muon(nn.Linear(4, 3)), match="muon", error=ValueError)
 
 
 @pytest.mark.parametrize("orthogonal_to", ["units", "tensor", "nothing"])
@@ -136,7 +136,6 @@ def test_upgd_protects_what_is_of_use_as_its_equations_say(kind):
 
 
 def test_trac_takes_the_steps_of_its_code_for_each_run():
-    special = pytest.importorskip("scipy.special")
     betas = torch.tensor([0.9, 0.99, 0.999, 0.9999, 0.99999, 0.999999], dtype=torch.float64)
     net = MLP((3, 4, 1), [0, 1]).double()
     optimizer = TRAC(net, lr=0.1)
@@ -165,7 +164,6 @@ def test_trac_takes_the_steps_of_its_code_for_each_run():
 
 
 def test_trac_s_imaginary_error_function_is_exact_within_its_range():
-    special = pytest.importorskip("scipy.special")
     x = torch.tensor([0.0, 1e-9, -0.3, 0.7, 2.0, -4.0, 6.0], dtype=torch.float64)
     ours = TRAC(MLP((2, 2, 1), [0]))._erfi(x)
     torch.testing.assert_close(ours, torch.from_numpy(special.erfi(x.numpy())), rtol=1e-12, atol=0)

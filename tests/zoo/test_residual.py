@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import disturbed
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,16 +15,6 @@ from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedBatchNor
 from rl_plasticity_zoo.residual import Bro, Hypersphere, HypersphereBlock, Simba
 
 X = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(1))
-
-
-def disturbed(net):
-    """With gains, shifts and running statistics that are no more what they start with."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in (*net.parameters(), *net.buffers()):
-            if p.dtype.is_floating_point:
-                p.add_(0.1 * torch.rand(p.shape, generator=generator))
-    return net
 
 
 def linear(layer, x, run):
@@ -39,58 +30,69 @@ def layer_norm(norm, x, run):
     return F.layer_norm(x, x.shape[-1:], norm.weight[run], norm.bias[run])
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_xqc_computes_its_equation_for_each_run(training):
-    net = disturbed(XQC(5, 3, [1, 2], width=8, blocks=2))
+def xqc(net, x, run, training):
     first, *blocks, head = net
-    expected = []
-    for run in range(2):
-        x = batch_norm(first, X[run], run, training)
-        for i in range(0, 6, 3):
-            assert blocks[i].bias is None
-            x = batch_norm(blocks[i + 1], linear(blocks[i], x, run), run, training).relu()
-        expected.append(linear(head, x, run))
-    torch.testing.assert_close(net(X, training=training), torch.stack(expected), rtol=1e-4, atol=1e-5)
+    x = batch_norm(first, x, run, training)
+    for i in range(0, 6, 3):
+        assert blocks[i].bias is None
+        x = batch_norm(blocks[i + 1], linear(blocks[i], x, run), run, training).relu()
+    return linear(head, x, run)
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_flash_sac_computes_its_equation_for_each_run(training):
-    net = disturbed(FlashSAC(5, 3, [1, 2], width=8, blocks=2))
+def flash_sac(net, x, run, training):
     first, embed, *blocks, norm, head = net
-    expected = []
-    for run in range(2):
-        x = linear(embed, batch_norm(first, X[run], run, training), run)
-        for block in blocks:
-            expand, inner, _, contract, outer, _ = block.inside
-            hidden = batch_norm(inner, linear(expand, x, run), run, training).relu()
-            assert hidden.shape == (16, 32)
-            x = x + batch_norm(outer, linear(contract, hidden, run), run, training).relu()
-        expected.append(linear(head, F.rms_norm(x, (8,), norm.weight[run], 1e-6), run))
-    torch.testing.assert_close(net(X, training=training), torch.stack(expected), rtol=1e-4, atol=1e-5)
+    x = linear(embed, batch_norm(first, x, run, training), run)
+    for block in blocks:
+        expand, inner, _, contract, outer, _ = block.inside
+        hidden = batch_norm(inner, linear(expand, x, run), run, training).relu()
+        assert hidden.shape == (16, 32)
+        x = x + batch_norm(outer, linear(contract, hidden, run), run, training).relu()
+    return linear(head, F.rms_norm(x, (8,), norm.weight[run], 1e-6), run)
 
 
-def test_bro_computes_its_equation_for_each_run():
-    net = disturbed(Bro(5, 3, [1, 2], width=8, blocks=2))
+def bro(net, x, run, _):
     first, norm, _, *blocks, head = net
-    for run in range(2):
-        x = layer_norm(norm, linear(first, X[run], run), run).relu()
-        for block in blocks:
-            one, inner, _, two, outer = block.inside
-            hidden = layer_norm(inner, linear(one, x, run), run).relu()
-            x = x + layer_norm(outer, linear(two, hidden, run), run)
-        torch.testing.assert_close(net(X)[run], linear(head, x, run))
+    x = layer_norm(norm, linear(first, x, run), run).relu()
+    for block in blocks:
+        one, inner, _, two, outer = block.inside
+        x = x + layer_norm(outer, linear(two, layer_norm(inner, linear(one, x, run), run).relu(), run), run)
+    return linear(head, x, run)
 
 
-def test_simba_computes_its_equation_for_each_run():
-    net = disturbed(Simba(5, 3, [1, 2], width=8, blocks=2))
+def simba(net, x, run, _):
     first, *blocks, norm, head = net
-    for run in range(2):
-        x = linear(first, X[run], run)
-        for block in blocks:
-            hidden = linear(block.expand, layer_norm(block.norm, x, run), run).relu()
-            assert hidden.shape == (16, 32)
-            x = x + linear(block.contract, hidden, run)
-        torch.testing.assert_close(net(X)[run], linear(head, layer_norm(norm, x, run), run))
+    x = linear(first, x, run)
+    for block in blocks:
+        hidden = linear(block.expand, layer_norm(block.norm, x, run), run).relu()
+        assert hidden.shape == (16, 32)
+        x = x + linear(block.contract, hidden, run)
+    return linear(head, layer_norm(norm, x, run), run)
+
+
+def hypersphere(net, x, run, _):
+    unit = lambda x: x / x.norm(dim=-1, keepdim=True)  # noqa: E731
+    x = unit(torch.cat([x, torch.full((16, 1), 3.0)], -1))
+    x = unit(net.scale.weight[run] * linear(net.embed, x, run))  # the scale begins at sqrt(2 / 8), and counts as it is
+    for block in net.blocks:
+        hidden = (block.scale.weight[run] * linear(block.expand, x, run)).relu()
+        assert hidden.shape == (16, 32)
+        alpha = block.alpha.weight[run] * (1 / 3) * math.sqrt(8)  # begins at 1 / sqrt(8), and counts as 1 / (2 + 1)
+        x = unit(x + alpha * (unit(linear(block.contract, hidden, run) + 1e-8) - x))
+    return linear(net.head, net.head_scale.weight[run] * linear(net.before_head, x, run), run)
+
+
+BATCH_NORMALIZED = [
+    (kind, of, training) for kind, of in ((XQC, xqc), (FlashSAC, flash_sac)) for training in (True, False)
+]
+RESIDUAL = [(Bro, bro, None), (Simba, simba, None), (Hypersphere, hypersphere, None)]
+
+
+@pytest.mark.parametrize(("kind", "equation", "training"), [*BATCH_NORMALIZED, *RESIDUAL])
+def test_a_network_computes_its_equation_for_each_run(kind, equation, training):
+    net = disturbed(kind(5, 3, [1, 2], width=8, blocks=2))
+    expected = torch.stack([equation(net, X[run], run, training) for run in range(2)])
+    found = net(X) if training is None else net(X, training=training)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_simba_starts_orthogonal_at_both_ends_and_he_normal_cut_off_in_blocks():
@@ -105,22 +107,6 @@ def test_simba_starts_orthogonal_at_both_ends_and_he_normal_cut_off_in_blocks():
         assert not layer.bias.any()
         assert not torch.equal(layer.weight[0], layer.weight[1])
     assert not torch.equal(net[1].expand.weight[0].flatten()[:100], net[1].contract.weight[0].flatten()[:100])
-
-
-def test_the_hypersphere_computes_its_equation_for_each_run():
-    net = disturbed(Hypersphere(5, 3, [1, 2], width=8, blocks=2))
-    unit = lambda x: x / x.norm(dim=-1, keepdim=True)  # noqa: E731
-    for run in range(2):
-        x = unit(torch.cat([X[run], torch.full((16, 1), 3.0)], -1))
-        scale = net.scale.weight[run]  # begins at sqrt(2 / 8), and counts as it is
-        x = unit(scale * linear(net.embed, x, run))
-        for block in net.blocks:
-            hidden = (block.scale.weight[run] * linear(block.expand, x, run)).relu()
-            assert hidden.shape == (16, 32)
-            alpha = block.alpha.weight[run] * (1 / 3) * math.sqrt(8)  # begins at 1 / sqrt(8), and counts as 1 / (2 + 1)
-            x = unit(x + alpha * (unit(linear(block.contract, hidden, run) + 1e-8) - x))
-        expected = linear(net.head, net.head_scale.weight[run] * linear(net.before_head, x, run), run)
-        torch.testing.assert_close(net(X)[run], expected)
 
 
 def test_scalers_begin_with_their_gain_whatever_they_are_stored_as():
