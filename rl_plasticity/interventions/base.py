@@ -1,6 +1,7 @@
 """The base class of interventions: rare, discrete, eager changes of networks, in place, for all or chosen runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
@@ -54,6 +55,10 @@ class Target(NamedTuple):
     restart_: Callable[[Tensor | None], None]
 
 
+New = Tensor | Callable[[Tensor], Tensor]
+"""What a tensor becomes: a value, or a function of the present one."""
+
+
 class Change(NamedTuple):
     """What an intervention does to one network. It is written when those of all networks are known.
 
@@ -66,7 +71,7 @@ class Change(NamedTuple):
         zeroed: tensors of other networks, and the entries of each that become 0.
     """
 
-    new: Mapping[str, Tensor | Callable[[Tensor], Tensor]]
+    new: Mapping[str, New]
     forget: Mapping[str, Tensor | None] = MappingProxyType({})
     reference: nn.Module | None = None
     units: Tensor | None = None
@@ -207,26 +212,19 @@ class Intervention:
         for part in target.parts.values():
             change = self.change(part, runs)
             changes.append((part, change if change.runs is not None else change._replace(runs=runs)))
-        written, zeroed = [], []
+        written = []
         for part, change in changes:
             chosen = ... if change.runs is None else change.runs
             followers = part.followers if self.targets == "alike" else ()
-            written += [(tensor, chosen, value) for tensor, value in _written(part, change, followers)]
-            for name, where in change.forget.items():
-                zeroed += [(moment, chosen, where) for moment in part.learner.optimizer.moments(name)]
+            written += [(tensor, chosen, new) for tensor, new in _written(part, change, followers)]
         for part, change in changes:
             if change.reference is not None:
                 part.learner.restart_regularizer_(change.reference, change.runs, {*change.new})
             if self.restarts_optimizer:
                 part.learner.optimizer.restart_(change.runs)
-        for tensor, chosen, value in written:
+        for tensor, chosen, new in written:
+            value = new if isinstance(new, Tensor) else new(tensor)
             tensor[chosen] = value[chosen].to(tensor)
-        for moment, chosen, where in zeroed:
-            moment[chosen] = 0 if where is None else moment.masked_fill(where, 0)[chosen]
-        for _, change in changes:
-            for tensor, where in change.zeroed:
-                chosen = ... if change.runs is None else change.runs
-                tensor[chosen] = tensor.masked_fill(where, 0)[chosen]
         if self.targets == "copy":
             for part, change in changes:
                 for follower in part.followers if change.new else ():
@@ -234,17 +232,19 @@ class Intervention:
         return {part.name: change.units for part, change in changes if change.units is not None}
 
 
-def _written(part: Part, change: Change, followers: Sequence[nn.Module]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The tensors that a change of a network and its followers writes to, and their new values."""
+def _written(part: Part, change: Change, followers: Sequence[nn.Module]) -> Iterator[tuple[Tensor, New]]:
+    """The tensors that a change of a network and its followers writes to, and what each becomes."""
     for name, new in change.new.items():
         for net in (part.learner.net, *followers):
-            tensor = lookup(net, name)
-            yield tensor, new if isinstance(new, Tensor) else new(tensor)
+            yield lookup(net, name), new
         for copied in part.learner.copies(name) if isinstance(part.learner, PlainNet) else ():
             fresh = new.to(copied) if isinstance(new, Tensor) else new(copied)
             # Where the weight changes, or starts afresh with the value that it has.
             where = change.forget.get(name, fresh != lookup(part.learner.net, name))
             yield copied, fresh if where is None else torch.where(where, fresh, copied)
+    forgotten = [(m, where) for name, where in change.forget.items() for m in part.learner.optimizer.moments(name)]
+    for tensor, where in (*forgotten, *change.zeroed):
+        yield tensor, torch.zeros_like if where is None else partial(torch.masked_fill, mask=where, value=0)
 
 
 def gradient_of(learner: Learner | PlainNet, name: str, method: str) -> Tensor:

@@ -77,9 +77,7 @@ class HeadReset(Intervention):
         return Change({name: lookup(fresh, name).detach() for name in names}, dict.fromkeys(names), fresh)
 
     def _last_names(self, net: nn.Module, example: Example | None) -> set[str]:
-        structure = read(net)
-        if structure.unknown and example is not None:
-            structure = read(net, example)
+        structure = read(net, example)
         structure.require_heads("a head reset", takes_heads=False)
         chosen, trained = self._last_maps(structure), {*structure.trained}
         if made := [structure.layers[i].name for i in sorted(chosen) if structure.layers[i].kind == COMPUTED]:
@@ -319,9 +317,7 @@ def _linear_maps(net: nn.Module, example: Example | None, method: str) -> list[L
     Raises:
         ValueError: there is none, a weight is computed, or one is a factor of an adapter.
     """
-    structure = read(net)
-    if (structure.unknown or structure.undecided) and example is not None:
-        structure = read(net, example)
+    structure = read(net, example)
     found = [layer for layer in structure.layers if layer.is_linear_map]
     structure.check_bare(method, net, found, least_axes=2)
     if not found:

@@ -129,7 +129,7 @@ class Attached:
 
     def _attach(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
         """Begin, or begin anew, with optimizers that may be wrapped."""
-        optimizers = listed(whole)
+        optimizers = listed(whole, net)
         _check_fit(regularizer, whole, net)
         for other in {*_ALIVE} - {self}:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
@@ -530,10 +530,8 @@ def _unscaled(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
 def _check_optimizers(whole: Sequence[Optimizer], net: nn.Module) -> None:
     """Check that each of these is an optimizer of other parameters of the network, and the kind of the parameters."""
     names: set[str] = set()
-    for one in listed(whole):
+    for one in listed(whole, net):
         kind = type(one).__name__
-        if not isinstance(one, Optimizer):
-            raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {kind}")
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
             inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
             raise SettingsError(
@@ -541,11 +539,6 @@ def _check_optimizers(whole: Sequence[Optimizer], net: nn.Module) -> None:
                 f"to {inner}"
             )
         own = _held(one, net, frozen=True).keys()
-        if not own:
-            raise SettingsError(
-                f"the optimizer {kind} holds none of the network's parameters: was it made for another network, or for "
-                "a copy of this one?"
-            )
         if names & own:
             raise SettingsError(f"two of the optimizers hold the same parameter: {in_short(sorted(names & own))}")
         names |= own
@@ -556,7 +549,7 @@ def _check_optimizers(whole: Sequence[Optimizer], net: nn.Module) -> None:
 
 def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module) -> None:
     """Check that the regularizer can act in the steps of these optimizers, which may be wrapped."""
-    optimizers = listed(whole)
+    optimizers = listed(whole, net)
     regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
     kind = type(regularizer).__name__

@@ -18,32 +18,37 @@ def whole(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
     return [*optimizers] if isinstance(optimizers, Sequence) else [optimizers]
 
 
-def listed(optimizers: Optimizers) -> list[torch.optim.Optimizer]:
-    """The torch optimizers inside one or several, without the wrappers of a library (accelerate, Lightning, Fabric)."""
-    return [wrapped(one)[-1] for one in whole(optimizers)]
+def listed(optimizers: Optimizers, net: nn.Module) -> list[torch.optim.Optimizer]:
+    """The torch optimizers inside one or several, without the wrappers of a library (accelerate, Lightning, Fabric).
+
+    Raises:
+        SettingsError: one is no torch optimizer, or holds none of the parameters of `net`.
+    """
+    found = [wrapped(one)[-1] for one in whole(optimizers)]
+    mine = {id(p) for p in net.parameters()}
+    for optimizer in found:
+        kind = type(optimizer).__name__
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise SettingsError(f"optimizer must be one or several torch.optim.Optimizer, got {kind}")
+        if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+            raise SettingsError(
+                f"the optimizer {kind} holds none of the network's parameters: was it made for another network, or for "
+                "a copy of this one?"
+            )
+    return found
 
 
 class TorchState:
     """The state that ``torch.optim`` optimizers keep for a network's parameters, looked up by parameter.
 
     Raises:
-        SettingsError: an optimizer is not a torch optimizer, is LBFGS, or holds no parameter of the network.
+        SettingsError: as from `listed`, or an optimizer is LBFGS.
     """
 
     def __init__(self, net: nn.Module, optimizers: Optimizers) -> None:
-        self.net, self.optimizers = net, listed(optimizers)
-        mine = {id(p) for p in net.parameters()}
-        self.whole = whole(optimizers)
-        for optimizer in self.optimizers:
-            kind = type(optimizer).__name__
-            if not isinstance(optimizer, torch.optim.Optimizer):
-                raise SettingsError(f"a plain network needs torch.optim optimizers, got {kind}")
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise SettingsError("LBFGS keeps one flat state for all parameters: a single one has no moments there")
-            if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
-                raise SettingsError(
-                    f"{kind} holds none of the network's parameters: make it from this network's parameters()"
-                )
+        self.net, self.whole, self.optimizers = net, whole(optimizers), listed(optimizers, net)
+        if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in self.optimizers):
+            raise SettingsError("LBFGS keeps one flat state for all parameters: a single one has no moments there")
 
     def moments(self, name: str) -> list[Tensor]:
         """The tensors stored for the parameter called `name`, each of its shape and zero at first.

@@ -6,7 +6,7 @@ What feeds what, and which layer is a head, is read in `rl_plasticity.structure`
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -232,27 +232,27 @@ def lookup(net: nn.Module, name: str) -> Tensor:
         return lookup(net.net, name)[net.start : net.stop]
     if isinstance(net, Widened):
         return net.tensors[name] if name in net.tensors else lookup(net.net, name)
-    *path, last = name.split(".")
-    module: nn.Module | None = net
-    for key in path:  # through the dicts, which is several times as fast as getattr: penalties look up dozens
-        module = module._modules.get(key) if module is not None and isinstance(module._modules, dict) else None
-    tensor = None if module is None else module._parameters.get(last)
-    if tensor is not None:
+    if (tensor := _stored(net, name)) is not None:
         return tensor
     value: object = unwrapped(net)
-    for key in (*path, last):
+    for key in name.split("."):
         value = getattr(value, key)
     assert isinstance(value, Tensor)
     return value
 
 
+def _stored(net: nn.Module, name: str) -> Tensor | None:
+    """What stands in the place of the parameter called `name`; None if there is no such place."""
+    *path, last = name.split(".")
+    module: nn.Module | None = net
+    for key in path:  # through the dicts, which is several times as fast as getattr: penalties look up dozens
+        module = module._modules.get(key) if module is not None and isinstance(module._modules, dict) else None
+    return None if module is None else module._parameters.get(last)
+
+
 def is_parameter(net: nn.Module, name: str) -> bool:
     """Whether `name` is one of a parameter of `net`, whatever tensor is in its place now."""
-    *path, last = name.split(".")
-    module: Any = innermost(net)
-    for key in path:
-        module = module._modules.get(key) if module is not None else None
-    return module is not None and module._parameters.get(last) is not None
+    return _stored(innermost(net), name) is not None
 
 
 def is_trained(net: nn.Module, name: str) -> bool:

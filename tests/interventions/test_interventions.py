@@ -161,7 +161,7 @@ def norms_between(_=None):
     ],
 )
 def test_a_head_reset_takes_the_last_layer_of_a_cnn_all_linear_ones_or_as_many_as_are_asked(make, num_layers, modules):
-    names = HeadReset(every_updates=1, num_layers=num_layers)._last_names(make(), num_layers)
+    names = HeadReset(every_updates=1, num_layers=num_layers)._last_names(make(), None)
     assert names == {f"{module}.{part}" for module in modules for part in ("weight", "bias")}
 
 
