@@ -1,7 +1,7 @@
 """What feeds what in a network: traced symbolically, or watched in a real call."""
 
 from rl_plasticity.structure.calling import Arguments, Example, arguments_of, aside, shadow, tensors_in, with_tensors
-from rl_plasticity.structure.checking import outputs, recyclable
+from rl_plasticity.structure.checking import moved_by, outputs, recyclable
 from rl_plasticity.structure.reading import hidden_units, layers, read
 from rl_plasticity.structure.structure import Structure, not_homogeneous
 from rl_plasticity.structure.units import HiddenLayer, activations_of, recycled, shared_with
@@ -16,6 +16,7 @@ __all__ = [
     "aside",
     "hidden_units",
     "layers",
+    "moved_by",
     "not_homogeneous",
     "outputs",
     "read",

@@ -79,10 +79,11 @@ def _moves(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> bo
     before, after = (outputs(net, example, tensors) for tensors in (silent, other))
     if before is None or after is None:
         return False
-    return any(_distance(a, b) > MOVED for a, b in zip(after, before, strict=True))
+    return any(moved_by(a, b) > MOVED for a, b in zip(after, before, strict=True))
 
 
-def _distance(after: Tensor, before: Tensor) -> float:
+def moved_by(after: Tensor, before: Tensor) -> float:
+    """The largest difference, relative to the largest entry of `before`."""
     if not before.numel():
         return 0.0
     largest, moved = before.nan_to_num(0, 0, 0).abs().amax(), (after - before).nan_to_num(0).abs().amax()
