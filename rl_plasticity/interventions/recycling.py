@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from rl_plasticity.errors import SettingsError, in_short, warn
 from rl_plasticity.interventions.base import Change, EveryTasks, EveryUpdates, Intervention, Part, gradient_of
 from rl_plasticity.interventions.plain import PlainNet
-from rl_plasticity.learning.learner import Learner
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure import Example, HiddenLayer, activations_of, hidden_units, read, recycled, shared_with
 from rl_plasticity.structure.layer import lookup, wide
@@ -106,10 +105,10 @@ class ReGraMa(ReDo):
 class SelectiveReinit(Intervention):
     """Selective weight reinitialization: gives the individual weights of least utility new initial values.
 
-    The utility of a weight w is |g w| (first order), or |w|. Weights are chosen within each tensor, including biases,
-    gains and heads. With "threshold", they are those whose utility is at most `factor` times the tensor's mean. With
-    "share", they are the share `factor` of lowest utility, and more where several are equal. The optimizer's moments
-    stay. Targets are not changed; they follow by averaging, or at the next copy.
+    The utility of a weight w is |g w| (first order), with g its gradient. Weights are chosen within each tensor,
+    including biases, gains and heads. With "threshold", they are those whose utility is at most `factor` times the
+    tensor's mean. With "share", they are the share `factor` of lowest utility, and more where several are equal. The
+    optimizer's moments stay. Targets are not changed; they follow by averaging, or at the next copy.
 
     Source: Hernandez-Garcia et al. (2025), "Reinitializing weights vs units for maintaining plasticity in neural
     networks", arXiv 2508.00212, as in their code (github.com/JFernando4/collas_2025_swr_paper,
@@ -118,6 +117,7 @@ class SelectiveReinit(Intervention):
 
     - There g is the last batch's gradient. Here it is so for a plain network; for a `Learner` or an agent, g is the
       optimizer's running mean (or sum) of the gradient.
+    - They also try |w| as the utility, which did not keep plasticity.
     - A share that is not a whole number of weights is rounded down here; in theirs the number is drawn.
     - New values are those of a new network here; in theirs they come from distributions specified for each network.
 
@@ -125,12 +125,11 @@ class SelectiveReinit(Intervention):
     0, is reinitialized as a whole.
 
     Args:
-        utility: "gradient" is |g w|; "magnitude", |w|, did not keep plasticity in their experiments.
         choose: "threshold" or "share".
         factor: 1e-5 in most of their experiments, with a threshold.
 
     Raises:
-        SettingsError: utility="gradient" where no gradient is kept.
+        SettingsError: no gradient is kept.
     """
 
     forgets = False  # the other weights keep what they learned
@@ -140,7 +139,6 @@ class SelectiveReinit(Intervention):
         self,
         every_updates: EveryUpdates = 2_048,
         every_tasks: EveryTasks = None,
-        utility: Annotated[Literal["gradient", "magnitude"], Setting("utility of a weight: |g w| or |w|")] = "gradient",
         choose: Annotated[
             Literal["threshold", "share"],
             Setting("weights to renew: those of low utility (threshold), or a share of all"),
@@ -152,19 +150,15 @@ class SelectiveReinit(Intervention):
         super().__init__(every_updates, every_tasks)
         if choose == "share" and factor > 1:
             raise SettingsError(f"factor must be at most 1 with choose=share, got {factor}")
-        self.utility, self.choose, self.factor = utility, choose, factor
+        self.choose, self.factor = choose, factor
 
     def change(self, part: Part, runs: Tensor | None) -> Change:
         learner = part.learner
         trained = [(name, p) for name, p in learner.net.named_parameters() if p.requires_grad]
-        least = {name: self._least(self._use(learner, name, p), len(learner.runs)) for name, p in trained}
+        use = {name: (gradient_of(learner, name, "selective_reinit") * wide(p)).abs() for name, p in trained}
+        least = {name: self._least(use[name], len(learner.runs)) for name in use}
         fresh = part.fresh(runs, {*least})
         return Change({name: torch.where(least[name], lookup(fresh, name), p) for name, p in trained})
-
-    def _use(self, learner: Learner | PlainNet, name: str, parameter: Tensor) -> Tensor:
-        if self.utility == "magnitude":
-            return wide(parameter).abs()
-        return (gradient_of(learner, name, "selective_reinit") * wide(parameter)).abs()
 
     def _least(self, use: Tensor, k: int) -> Tensor:
         """A mask of the entries of ``[*runs, ...]`` with the lowest utility, within each run."""

@@ -129,13 +129,13 @@ class Orthogonal(Regularizer):
 
     def project_at_rate(self, layers: Sequence[Layer], net: nn.Module, due: Tensor, lr: Rates) -> None:
         for layer in layers:
-            matrix, weight = layer.matrix(net), layer.weight(net)
-            if matrix is None or weight is None or layer.weight_name is None:  # frozen now
+            if (weight := layer.weight(net)) is None:  # frozen now
                 continue
+            matrix = layer.matrix_of(weight)
             w = layer.by_group(matrix)
             tall = w.shape[-2] > w.shape[-1]
             across = w @ (w.mT @ w) if tall else (w @ w.mT) @ w
-            coef = self.coef * rate_of(lr, layer.weight_name)
+            coef = self.coef * rate_of(lr, layer.key)
             step = 4 * per_run(coef, matrix) * (across.reshape(matrix.shape) - self.scale * matrix)
             weight.sub_(layer.of_matrix(step, weight.shape))
 

@@ -76,11 +76,8 @@ class SoftWeightRescaling(Regularizer):
         self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net))
         self.scope, self.accumulate = scope, accumulate
         self.rescaled = {i: layer for i, layer in enumerate(self.layers) if _has_norm(layer)}  # by position
-        everything = self.names
-        self._act_on(net, [*self.rescaled.values()], "linear, convolution, norm or embedding layer")
-        # The product runs through all layers, including the biases of layers whose weight is frozen.
-        self.acts_on, self.names = self.layers, everything
-        self._remember_rounding(net, everything)
+        self._require(self.rescaled, "linear, convolution, norm or embedding layer")
+        self._act_on(net, self.layers)  # the product runs through all, also the biases of those whose weight is frozen
         self.structure.require_order("swr")
         norms = {i for i, layer in enumerate(self.layers) if layer.role == "norm"}
         self.has_norm, self.last_norm = bool(norms), max(norms, default=0)
@@ -257,9 +254,9 @@ class WeightRescaling(Regularizer):
                 self.project(layer, net, due)
 
     def project(self, layer: Layer, net: nn.Module, due: Tensor) -> None:
-        matrix, weight = layer.matrix(net), layer.weight(net)
-        if matrix is None or weight is None:  # frozen now
+        if (weight := layer.weight(net)) is None:  # frozen now
             return
+        matrix = layer.matrix_of(weight)
         if self.per == "layer":
             norm = vector_norm(matrix, dim=(-2, -1))  # [*runs]
             factor = _factor(due, norm, math.sqrt(matrix.shape[-2]))

@@ -391,8 +391,7 @@ def test_dash_shrinks_a_target_by_the_factors_of_its_network_and_a_shared_weight
 STRONG = {"trac": {"start": 0.1}}
 
 
-@pytest.mark.parametrize("utility", ["gradient", "magnitude"])
-def test_selective_reinit_renews_the_weights_of_least_use_by_the_last_gradient_and_leaves_the_others(utility):
+def test_selective_reinit_renews_the_weights_of_least_use_by_the_last_gradient_and_leaves_the_others():
     net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2)).double()
     new = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2)).double()
     optimizer = torch.optim.Adam(net.parameters())
@@ -402,9 +401,9 @@ def test_selective_reinit_renews_the_weights_of_least_use_by_the_last_gradient_a
         optimizer.step()
     before = {n: p.detach().clone() for n, p in net.named_parameters()}
     moments = [s["exp_avg"].clone() for s in optimizer.state.values()]
-    SelectiveReinit(1, utility=utility, factor=0.3).apply_(net, optimizer, make=lambda: new)
+    SelectiveReinit(1, factor=0.3).apply_(net, optimizer, make=lambda: new)
     for name, p in net.named_parameters():
-        use = (before[name] * p.grad).abs() if utility == "gradient" else before[name].abs()
+        use = (before[name] * p.grad).abs()
         least = use <= 0.3 * use.mean()
         assert torch.equal(p, torch.where(least, new.get_parameter(name), before[name])), name
     assert any(not torch.equal(p, before[n]) for n, p in net.named_parameters())
