@@ -45,6 +45,7 @@ from torch import Tensor, nn
 
 from rl_plasticity.agents import DQN, SAC, Batch, ReplayBuffer, Step
 from rl_plasticity.compiling.compiled import Captured, compiled
+from rl_plasticity.compiling.fastest import fastest, passes
 from rl_plasticity.compiling.precision import has_bfloat16, pays_from, read_bfloat16_, tf32
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.learner import Learner
@@ -87,6 +88,11 @@ class AsRecorded(Captured):
 
 def capture(update: Callable[..., Any], b: Bounds) -> Captured:
     return (Captured if b.on_gpu else AsRecorded)(update)
+
+
+def graph_of(update: Callable[..., Any], b: Bounds) -> Callable[..., Any]:
+    """`update` compiled with the first options that a run tries."""
+    return compiled(update, b.device, **passes()[0]) if b.on_gpu else compiled(update)
 
 
 def settle(b: Bounds) -> None:
@@ -169,11 +175,10 @@ def equal(b: Bounds) -> dict[str, Any]:
     """Plain against captured with every method; compiled, and both, with some."""
     found = like_plain(b, NAMES, {"captured": lambda agent: capture(agent.update, b)})
 
-    def graph(agent: SAC) -> Callable[..., Any]:
-        fast = compiled(agent.update, b.device)
-        return fast.update if isinstance(fast, Captured) else fast
-
-    ways = {"compiled": graph, "compiled and captured": lambda agent: capture(graph(agent), b)}
+    ways: dict[str, Callable[[SAC], Callable[..., Any]]] = {
+        "compiled": lambda agent: graph_of(agent.update, b),
+        "compiled and captured": lambda agent: capture(graph_of(agent.update, b), b),
+    }
     return found | like_plain(b, [name for name in TO_COMPILE if name in NAMES], ways)
 
 
@@ -240,7 +245,7 @@ def supervised(b: Bounds) -> dict[str, Any]:
         return update
 
     plain, *others = [learner() for _ in range(3)]
-    ways = [way(plain), capture(way(others[0]), b), compiled(way(others[1]), b.device)]
+    ways = [way(plain), capture(way(others[0]), b), capture(graph_of(way(others[1]), b), b)]
     for number in range(10):
         g = torch.Generator().manual_seed(number)
         x, y = torch.randn(2, b.batch, 1, 8, 8, generator=g), torch.randint(10, (2, b.batch), generator=g)
@@ -353,8 +358,7 @@ def bench(b: Bounds) -> dict[str, Any]:
             )
             if kind == "bfloat16":
                 read_bfloat16_(agent, pays_from(b.device, runs))
-            update = agent.update if way == "captured" else compiled(agent.update, b.device)
-            fast = update if isinstance(update, Captured) else capture(update, b)
+            fast = capture(agent.update if way == "captured" else graph_of(agent.update, b), b)
             inputs = transitions(b, runs, obs_dim, act_dim, 0, b.device)
             began = time.perf_counter()
             fast(*inputs)
@@ -425,7 +429,7 @@ def train(b: Bounds) -> dict[str, Any]:
     absent = missing()
     if absent:
         agent = SAC(17, 6, range(10), hidden=b.hidden, device=b.device)
-        update, number, start = compiled(agent.update, b.device), 0, time.perf_counter()
+        update, number, start = fastest(agent.update, b.device, b.on_gpu), 0, time.perf_counter()
         while time.perf_counter() - start < b.train_seconds:
             metrics = update(*transitions(b, 10, 17, 6, number, b.device))
             number += 1

@@ -251,14 +251,14 @@ def test_bad_input_makes_nothing(tmp_path):
 def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape(tmp_path, monkeypatch):
     shapes = []
 
-    def compiled(update, device):
+    def fastest(update, device, compiles, say):
         def fast(x, y):
             shapes.append(y.shape)
             return update(x, y)
 
         return fast
 
-    monkeypatch.setattr("rl_plasticity.training.epochs.compiled", compiled)
+    monkeypatch.setattr("rl_plasticity.training.epochs.fastest", fastest)
     settings = ["data.train_size=250", "task=continual_full", "num_tasks=5", "epochs_per_task=1", "compile=true"]
     # Chunks of 50 add up: the last batches all differ.
     run_supervised([*SMALL, *settings, "batch_size=40"], tmp_path / "run")

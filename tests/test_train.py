@@ -45,16 +45,16 @@ def test_worker_processes_give_the_same_numbers(tmp_path):
 def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monkeypatch):
     calls = []
 
-    def compiled(update, device):  # that it makes the same updates is tested with it
+    def fastest(update, device, compiles, say):  # that it makes the same updates is tested with it
         def fast(*arguments):
-            calls.append(device)
+            calls.append((device, compiles))
             return update(*arguments)
 
         return fast
 
-    monkeypatch.setattr("rl_plasticity.training.acting.compiled", compiled)
+    monkeypatch.setattr("rl_plasticity.training.acting.fastest", fastest)
     folders = [run([*PENDULUM, f"compile={wanted}"], tmp_path / wanted) for wanted in ("true", "false")]
-    assert calls == ["cpu"] * 40
+    assert calls == [("cpu", True)] * 40 + [("cpu", False)] * 40
     assert rows(folders[0]) == rows(folders[1])
 
 

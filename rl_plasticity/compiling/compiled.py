@@ -11,7 +11,7 @@ another order. Inductor fuses the element-wise passes. docs/speed.md has the gai
   stay as they were at the first call. A batch of another shape is noticed, and traced again. Parameters and buffers are
   looked up at each call, so resets, interventions and loading reach the graph.
 
-On a GPU the compiled update is also captured as a CUDA graph, see `Captured`.
+On a GPU updates are also captured as CUDA graphs, see `Captured`; `fastest` chooses.
 """
 
 import hashlib
@@ -31,17 +31,21 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from rl_plasticity.paths import cache_folder
 
 
-def compiled(update: Callable[..., Any], device: str = "cpu") -> Callable[..., Any]:
-    """`update` as one compiled graph on `device`, made at the first call: importing the compiler takes seconds too."""
-    graph = cache(partial(_graph, update, device))
+def compiled(update: Callable[..., Any], device: str = "cpu", **options: Any) -> Callable[..., Any]:
+    """`update` as one compiled graph on `device`, made at the first call: importing the compiler takes seconds too.
+
+    Args:
+        options: more options of inductor.
+    """
+    graph = cache(partial(_graph, update, device, **options))
 
     def call(*arguments: Any) -> Any:
         return graph()(*arguments)
 
-    return Captured(call) if device == "cuda" else call
+    return call
 
 
-def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
+def _graph(update: Callable[..., Any], device: str, **more: Any) -> Callable[..., Any]:
     keep_compiled()
     from rl_plasticity.compiling.rewrites import Rewrites  # brings the compiler, whose import takes as long as torch's
 
@@ -53,9 +57,7 @@ def _graph(update: Callable[..., Any], device: str) -> Callable[..., Any]:
         "cpp.enable_floating_point_contract_flag": "fast",
         "cpp_wrapper": device == "cpu",
     }
-    if device == "cuda" and torch.__version__ < "2.13":
-        options["loop_ordering_after_fusion"] = False  # an assertion in it fails; 2.13 goes on instead
-    return torch.compile(update, fullgraph=True, dynamic=False, options=options)
+    return torch.compile(update, fullgraph=True, dynamic=False, options=options | more)
 
 
 def set_tracing() -> None:

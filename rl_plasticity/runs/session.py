@@ -1,6 +1,7 @@
 """The session that a run's loop calls to begin or restore the run, to log, to save and to stop."""
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -227,6 +228,10 @@ class Session(Generic[S]):
         self.clock.show(self.progress.step)
         if self.clock.is_time_to_tell():
             self.tell()
+
+    def say(self, line: str) -> None:
+        """Print a line above the progress bar."""
+        self.clock.bar.write(line, file=sys.stderr)
 
     def tell(self) -> None:
         """Write the rates, for `status`."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from rl_plasticity.agents import Agent, Batch, ReplayBuffer
 from rl_plasticity.agents.base import Inputs, Losses
 from rl_plasticity.agents.rollout import evaluate, first_episode
-from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.compiling.fastest import fastest
 from rl_plasticity.configs.commands import Train, restart_every, updates_by
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.envs import Envs
@@ -105,11 +105,11 @@ class AgentUpdates(Updates[Any]):
         chosen = session.plan.interventions
         super().__init__(session, agent, agent.learners, agent.losses, chosen, some, *probing.periods)
         self.buffer, self.probing = buffer, probing
-        compiler = partial(compiled, device=s.device) if s.compile else None
-        self._updates = self.shares.updates(type(agent).update, compiler)
+        quickly = partial(fastest, device=s.device, compiles=bool(s.compile), say=session.say)
+        self._updates = self.shares.updates(type(agent).update, quickly)
         self._actor_every = getattr(agent, "actor_every_updates", 1)
         if self._actor_every > 1:
-            self._updates_between = self.shares.updates(type(agent).update_critic, compiler)  # type: ignore[attr-defined]
+            self._updates_between = self.shares.updates(type(agent).update_critic, quickly)  # type: ignore[attr-defined]
 
     def after_step(self, step: int) -> None:
         """Make the updates that are due after this env step."""

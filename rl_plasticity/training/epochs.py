@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rl_plasticity.agents.base import Inputs
-from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.compiling.fastest import fastest
 from rl_plasticity.compiling.precision import in_bfloat16
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.learning.learner import Learner
@@ -74,7 +74,8 @@ class EpochUpdates(Updates[Learner]):
         self.data, self.order, self.at, self.probing = data, order, at, probing
         self.forward = in_bfloat16(learner.net, s.device) if s.precision == "bfloat16" and not learner.runs else None
         self._plain = self.shares.updates(self._update)
-        self._fast = self.shares.updates(self._update, partial(compiled, device=s.device)) if s.compile else self._plain
+        quickly = partial(fastest, device=s.device, compiles=bool(s.compile), say=session.say)
+        self._fast = self.shares.updates(self._update, quickly)
 
     def begin_task(self, task: Task, index: int) -> None:
         """Reset the sums of the task, and apply the interventions that are due."""

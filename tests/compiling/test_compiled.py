@@ -8,7 +8,7 @@ from conftest import random_batch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from rl_plasticity.agents import SAC
-from rl_plasticity.compiling.compiled import Captured, compiled, keep_compiled
+from rl_plasticity.compiling.compiled import compiled, keep_compiled
 from rl_plasticity.compiling.rewrites import Rewrites
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.learner import Learner
@@ -217,40 +217,3 @@ def test_a_chain_of_copies_hands_each_value_on_whatever_the_order_of_the_inputs(
     named = {i: torch.full((4,), float(10 * i)) for i in range(3)}
     compiled(shift)(*(named[i] for i in order))
     assert [named[i][0].item() for i in range(3)] == [1.0, 0.0, 10.0]
-
-
-class OnCPU(Captured):
-    """What a CUDA graph does, as far as a CPU can: a recording runs nothing, a replay reads the fixed places."""
-
-    def run_apart(self, inputs):
-        return self.update(*inputs)
-
-    def record(self, inputs):
-        return lambda: self.update(*inputs)
-
-
-def test_captured_updates_with_resets_equal_the_plain_ones_and_read_each_batch():
-    torch.manual_seed(0)
-    plain, quick = (SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16,)) for _ in range(2))
-    captured = OnCPU(quick.update)
-    reset = make_intervention("periodic", every_updates=7)
-    for number in range(1, 16):
-        batch, noise = random_batch(2), torch.randn(2, 2, 32, 2)
-        expected, metrics = plain.update(batch, noise), captured(batch, noise)
-        assert expected.keys() == metrics.keys()
-        assert torch.equal(expected["critic/loss"], metrics["critic/loss"])
-        metrics["mine"] = noise  # what the caller adds to the metrics is not there the next time
-        for agent in (plain, quick):
-            if reset.due(number):
-                reset.apply_(agent)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, quick.state_dict()[name]), name
-
-
-def test_arguments_of_another_shape_are_passed_on_and_do_not_disturb_the_recording():
-    seen = []
-    captured = OnCPU(lambda x: {"sum": x.sum(), "rows": seen.append(len(x)) or x.new_tensor(len(x))})
-    sizes = [4] * 5 + [3, 4]
-    sums = [float(captured(torch.full((n, 2), float(i)))["sum"]) for i, n in enumerate(sizes)]
-    assert seen == sizes
-    assert sums == [2.0 * n * i for i, n in enumerate(sizes)]
