@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from rl_plasticity import command_line
-from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.errors import SettingsError, counted
@@ -21,6 +20,7 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
 from rl_plasticity.networks import make_network
 from rl_plasticity.runs.command import Built, Command
+from rl_plasticity.runs.machine import set_products_
 from rl_plasticity.runs.plan import Chosen, Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derived
@@ -88,8 +88,7 @@ def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) 
         return OPTIMIZERS[s.optimizer.name](network, lr=s.lr, **s.optimizer.settings)
 
     made = Learner(make, derived(plan.seeds, NETWORK), plan.make_regularizer, make_optimizer, device=s.device)
-    if s.precision == "bfloat16" and made.runs:
-        read_bfloat16_(made.net, s.bfloat16_from or 1)
+    set_products_(made.net, s)
     return made
 
 

@@ -2,7 +2,8 @@
 
 WHAT is one of these. All that is compared takes turns in one process, and a ratio is of the same turn:
 
-- updates: plain and compiled updates of the default agent beside the *floor*, the bare matrix products of one update.
+- updates: plain and compiled updates of the default agent beside the *floor*, the bare matrix products of one update,
+  each by the fastest kernel of the machine.
 - peers: Stable-Baselines3's and SBX's soft actor-critic beside ours (``pip install .[bench]``; SBX knows no threads,
   so use ``taskset -c 0``).
 - dqn: DQN's updates beside Stable-Baselines3's, plain torch's and the floor, for the sizes of MinAtar and CartPole.
@@ -27,10 +28,11 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -39,7 +41,8 @@ from torch.nn import functional as F
 
 from rl_plasticity.agents import DQN, SAC, Agent, Batch, ReplayBuffer, Step
 from rl_plasticity.compiling.compiled import compiled
-from rl_plasticity.compiling.precision import decided, pays_from, read_bfloat16_
+from rl_plasticity.compiling.precision import decided, onednn_pays_from, pays_from, read_bfloat16_, use_onednn_
+from rl_plasticity.compiling.products import onednn
 from rl_plasticity.networks import StackedLinear
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 from rl_plasticity.runs.provenance import processor
@@ -48,6 +51,7 @@ SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)
 GROUP, BATCH, FILLED = 16, 256, 10_000
 NETWORKS: dict[str, dict[str, Any]] = {str(width): {"hidden": (width, width)} for width in (256, 512, 1024)}
 Options = argparse.Namespace
+A = TypeVar("A", bound=Agent)
 
 
 class Timed(NamedTuple):
@@ -67,7 +71,9 @@ def report(title: str, timed: dict[str, Timed], beside: Sequence[str], o: Option
             call()
             if turn >= 2:  # the first warm up
                 rates[name].append(makes / (clock() - start))
-    print(f"\n{title}, {o.threads} threads, {processor()}")
+    print(
+        f"\n{title}, {o.threads} threads, {processor()}; oneDNN pays from width {onednn_pays_from()}; errors {errors()}"
+    )
     print(f"{'':<36}{'a second':>10}" + "".join(f"{'times ' + name:>30}" for name in beside))
     for name, own in rates.items():
         cells = (f"{ratio(own, rates[other]):>30}" for other in beside)
@@ -105,14 +111,39 @@ def products(
 
 def multiplying(pairs: Sequence[tuple[Tensor, Tensor]], runs: int = 1) -> Timed:
     """The floor: the bare products of `GROUP` updates, into memory of their own."""
-    each = [(a, b, a @ b) for a, b in pairs]
+    each = [quicker(*(x if x.ndim == 3 else x.unsqueeze(0) for x in pair)) for pair in pairs]
 
     def call() -> None:
         for _ in range(GROUP):
-            for a, b, out in each:
-                torch.matmul(a, b, out=out)
+            for product in each:
+                product()
 
     return Timed(call, GROUP * runs)
+
+
+def quicker(a: Tensor, b: Tensor) -> Callable[[], Tensor]:
+    """The product by the faster of the kernels of this machine."""
+
+    def seconds(call: Callable[[], Tensor]) -> float:
+        return min(timeit.repeat(call, number=10, repeat=10))
+
+    kernels = [partial(torch.bmm, a, b, out=a @ b), partial(onednn, a, b.mT)]
+    return min(kernels, key=seconds)
+
+
+def errors() -> str:
+    """The errors of each kernel's float32 products, relative to the root mean square of the exact ones."""
+    a, b = torch.randn(1, BATCH, 256), torch.randn(1, 256, 256)
+    exact = a.double() @ b.double()
+    each = {"torch": torch.bmm(a, b), "oneDNN": onednn(a, b.mT)}
+    worst = {name: float((found - exact).abs().max() / exact.square().mean().sqrt()) for name, found in each.items()}
+    return ", ".join(f"{name} {error:.1e}" for name, error in worst.items())
+
+
+def on_this_machine(agent: A) -> A:
+    """The agent with the products that a run would choose."""
+    use_onednn_(agent, onednn_pays_from())
+    return agent
 
 
 def filled_buffer(runs: int, obs_dim: int, act_dim: int) -> ReplayBuffer:
@@ -148,7 +179,9 @@ def of_updates(o: Options) -> None:
         timed = {"floor": multiplying(products(runs, *SIZES[size], network=network), runs)}
         for reg, precision in kinds:
             for way in ("plain", "compiled"):
-                agent = SAC(*SIZES[size], range(runs), partial(make_regularizer, reg), **NETWORKS[network])
+                agent = on_this_machine(
+                    SAC(*SIZES[size], range(runs), partial(make_regularizer, reg), **NETWORKS[network])
+                )
                 if decided(precision, "cpu") == "bfloat16":
                     read_bfloat16_(agent, pays_from("cpu", runs))
                 update = compiled(agent.update) if way == "compiled" else agent.update
@@ -161,7 +194,7 @@ def of_peers(o: Options) -> None:
         buffer, timed = filled_buffer(1, *SIZES[size]), {"floor": multiplying(products(1, *SIZES[size]))}
         for critics, norm in itertools.product((1, 2), (True, False)):
             what = f"{critics} critics, {'LayerNorm' if norm else 'none'}"
-            agent = SAC(*SIZES[size], [0], num_critics=critics, layer_norm=norm)
+            agent = on_this_machine(SAC(*SIZES[size], [0], num_critics=critics, layer_norm=norm))
             timed[f"ours, {what}"] = updates(agent, compiled(agent.update), buffer)
             policy = {"net_arch": [256, 256], "n_critics": critics}
             timed[f"SBX, {what}"] = peer("sbx", *SIZES[size], policy | {"layer_norm": norm})
@@ -210,7 +243,7 @@ def of_dqn(o: Options) -> None:
     for name, (shape, actions, batch, settings) in cases.items():
         timed = {}
         for runs in o.runs:
-            agent = DQN(shape, actions, range(runs), **settings)
+            agent = on_this_machine(DQN(shape, actions, range(runs), **settings))
             buffer = ReplayBuffer(runs, FILLED, math.prod(shape), 1, agent.discount)
             buffer.start(torch.zeros(runs, math.prod(shape)))
             no = np.zeros(runs, np.bool_)
@@ -287,7 +320,8 @@ def agent_of(preset: str, obs_shape: tuple[int, ...], act_dim: int, *changes: st
         settings["lr_decay_updates"] = 1_000_000
     kind = AGENTS[s.agent.name]
     obs = obs_shape if getattr(kind, "takes_discrete_actions", False) else math.prod(obs_shape)
-    return kind(obs, act_dim, [0], of_net, **settings, device=device), s.batch_size
+    agent = kind(obs, act_dim, [0], of_net, **settings, device=device)
+    return on_this_machine(agent) if device == "cpu" else agent, s.batch_size
 
 
 def of_agents(o: Options) -> None:
@@ -309,7 +343,7 @@ def of_regularizers(o: Options) -> None:
     for runs in o.runs:
         buffer, timed = filled_buffer(runs, *SIZES["cheetah-run"]), {}
         for name in dict.fromkeys(["none", *(o.reg if o.reg != ["none"] else REGULARIZERS)]):
-            agent = SAC(*SIZES["cheetah-run"], range(runs), partial(make_regularizer, name))
+            agent = on_this_machine(SAC(*SIZES["cheetah-run"], range(runs), partial(make_regularizer, name)))
             timed[name] = updates(agent, compiled(agent.update), buffer)
         report(f"cheetah-run, {runs} runs", timed, ["none"], o)
 
@@ -405,7 +439,7 @@ def plain_epochs(data: Any) -> Iterator[None]:
 def of_measuring(o: Options) -> None:
     from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 
-    agent = SAC(17, 6, [0], partial(make_regularizer, "spectral"))
+    agent = on_this_machine(SAC(17, 6, [0], partial(make_regularizer, "spectral")))
     shape = (1, PROBE_SIZE)
     obs, next_obs, act = torch.randn(*shape, 17), torch.randn(*shape, 17), torch.rand(*shape, 6) * 2 - 1
     batch, noise = Batch(obs, act, torch.rand(shape), next_obs, torch.full(shape, 0.99)), agent.noise(1, PROBE_SIZE)[0]

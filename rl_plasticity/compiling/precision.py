@@ -1,26 +1,33 @@
-"""The number format of the factors of large matrix products: float32, or bfloat16 if the machine has units for it.
+"""The number format of the factors of large matrix products, and on a CPU the library that multiplies them.
 
 The two factors of a large product are rounded to bfloat16's 8 bits of mantissa, summed in float32, and the sum is
 rounded once. All else is float32: parameters, optimizers, losses, norm layers, targets and the discount (0.99 would be
 0.988 in bfloat16), penalties, projections and small products, where rounding costs more than it saves. A measurement
-decides which products are large.
+decides which products are large, and whether in float32 oneDNN (`products`) makes them faster than torch's own library.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from rl_plasticity.compiling.compiled import keep_compiled
+from rl_plasticity.compiling.products import onednn
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.mlp import StackedLinear
 
 BATCH = 256
 WIDTHS = (16, 32, 64, 128, 256, 512)
 REPEATS = 15
+NEVER = 2**31  # a width that no layer has
+PAYS = 1.1  # a kernel that is not faster by this factor is left
+Kernel = Literal["bfloat16", "onednn"]
 
 
 def has_bfloat16(device: str) -> bool:
@@ -48,34 +55,53 @@ def decided(precision: str, device: str) -> str:
 
 
 @cache
-def pays_from(device: str, runs: int) -> int:
-    """The smallest width for which a layer's three products are faster with rounded factors, including the rounding.
+def pays_from(device: str, runs: int, kernel: Kernel = "bfloat16") -> int:
+    """The smallest width for which a kernel makes a layer's three products faster than torch's own for float32.
 
-    It is measured when called, in a third of a second. A layer's width is the smaller one of its inputs and outputs. If
-    bfloat16 never pays, the result is a width that no layer has.
+    It is measured when called, in a third of a second. Rounding to bfloat16 counts. A layer's width is the smaller one
+    of its inputs and outputs. If the kernel never pays, the result is a width that no layer has.
     """
-    least = 2**31
+    least = NEVER
     for width in reversed(WIDTHS):
-        if _seconds(width, torch.bfloat16, device, runs) > _seconds(width, torch.float32, device, runs):
+        if PAYS * _seconds(width, kernel, device, runs) > _seconds(width, None, device, runs):
             break
         least = width
     return least
 
 
-def _seconds(width: int, operands: torch.dtype, device: str, runs: int) -> float:
+def _seconds(width: int, kernel: Kernel | None, device: str, runs: int) -> float:
     """The shortest of several repetitions of a layer's products: their time without disturbance."""
+    multiply = onednn if kernel == "onednn" else lambda a, b: torch.bmm(a, b.mT)
+    operands = torch.bfloat16 if kernel == "bfloat16" else torch.float32
     x, weight = torch.ones(runs, BATCH, width, device=device), torch.ones(runs, width, width, device=device)
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()
         a, w = x.to(operands), weight.to(operands)
-        g = torch.bmm(a, w.mT).float().to(operands)
-        torch.bmm(g, w).float()
-        torch.bmm(g.mT, a).float()
+        g = multiply(a, w).float().to(operands)
+        multiply(g, w.mT).float()
+        multiply(g.mT, a.mT).float()
         if device == "cuda":
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return min(times[2:])
+
+
+def onednn_pays_from() -> int:
+    """`pays_from` for oneDNN's products in float32 on one thread, measured once on a machine and kept in the cache."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return NEVER
+    keep_compiled()
+    kept = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", os.devnull), f"onednn_from_{torch.__version__}")
+    with suppress(OSError, ValueError):
+        return int(kept.read_text())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    least = pays_from("cpu", 1, "onednn")
+    torch.set_num_threads(threads)
+    with suppress(OSError):
+        kept.write_text(str(least))
+    return least
 
 
 @contextmanager
@@ -112,8 +138,21 @@ def read_bfloat16_(module: nn.Module, least_width: int) -> int:
     Returns:
         The number of these layers. For layers without a runs axis, ``torch.autocast`` does this instead.
     """
+    return _set_in_wide_(module, least_width, "operands", torch.bfloat16, None)
+
+
+def use_onednn_(module: nn.Module, least_width: int) -> int:
+    """Let the layers of `module` with at least `least_width` inputs and outputs multiply by oneDNN, on a CPU.
+
+    Returns:
+        The number of these layers. Others than `StackedLinear` keep torch's products.
+    """
+    return _set_in_wide_(module, least_width, "onednn", True, False)
+
+
+def _set_in_wide_(module: nn.Module, least_width: int, name: str, wide: object, other: object) -> int:
     layers = [layer for layer in module.modules() if isinstance(layer, StackedLinear)]
-    for layer in layers:
-        wide = min(layer.in_features, layer.out_features) >= least_width
-        layer.operands = torch.bfloat16 if wide else None
-    return sum(layer.operands is not None for layer in layers)
+    are_wide = [min(layer.in_features, layer.out_features) >= least_width for layer in layers]
+    for layer, is_wide in zip(layers, are_wide, strict=True):
+        setattr(layer, name, wide if is_wide else other)
+    return sum(are_wide)

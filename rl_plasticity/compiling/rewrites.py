@@ -17,10 +17,26 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._inductor import ir
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+from torch._inductor.lowering import lowerings, register_lowering
+from torch._inductor.mkldnn_ir import LinearUnary
+
+from rl_plasticity.compiling import products
 
 aten, prims = torch.ops.aten, torch.ops.prims
 TRANSPOSE = [0, 2, 1]
+
+
+@register_lowering(torch.ops.rl_plasticity.product.default, type_promotion_kind=None)
+def _product(a: Any, b: Any) -> Any:
+    """`products.onednn` in a compiled graph."""
+    select, parts = lowerings[aten.select.int], []
+    for run in range(int(a.get_size()[0])):
+        x, w = (select(factor, 0, run) for factor in (a, b))
+        made = LinearUnary.create(x, w, None, "none", [], "")  # type: ignore[no-untyped-call]
+        parts.append(lowerings[aten.unsqueeze.default](ir.TensorBox.create(made), 0))
+    return parts[0] if len(parts) == 1 else lowerings[aten.cat.default](parts, 0)
 
 
 class Rewrites(CustomGraphPass):
@@ -39,7 +55,7 @@ class Rewrites(CustomGraphPass):
 
     def uuid(self) -> bytes:
         """The key of this version of the pass in inductor's cache."""
-        return get_hash_for_files((__file__,))
+        return get_hash_for_files((__file__, products.__file__))
 
 
 def _add_bias_later(graph: fx.Graph, node: fx.Node) -> None:

@@ -121,6 +121,14 @@ class RunSettings:
         int | None,
         Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
     ] = None
+    onednn_from: Annotated[
+        int | None,
+        Setting(
+            "least width of layers whose float32 products oneDNN makes on a CPU; null: measured once on a machine",
+            least=1,
+            belongs_to="machine",
+        ),
+    ] = None
     out: Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")] = "auto"
     resume: Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")] = None
     from_: Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")] = None

@@ -71,9 +71,11 @@ class StackedLinear(nn.Linear):
     Attributes:
         operands: the type to which inputs and weights, and gradients in the backward pass, are rounded before the
             product; None: no rounding. The stored weights and the bias keep their type.
+        onednn: whether oneDNN multiplies, see `compiling.products`.
     """
 
     operands: torch.dtype | None = None
+    onednn: bool = False
 
     def __init__(
         self,
@@ -94,10 +96,18 @@ class StackedLinear(nn.Linear):
         if self.operands is not None:
             product = torch.bmm(input.to(self.operands), self.weight.to(self.operands).mT)  # autograd rounds likewise
             product = product.to(input.dtype)
-            return product if self.bias is None else product + self.bias.unsqueeze(1)
-        if self.bias is None:
+        elif self.onednn and (torch.compiler.is_compiling() or not _is_transformed()):
+            product = torch.ops.rl_plasticity.product(input, self.weight)
+        elif self.bias is None:
             return torch.bmm(input, self.weight.mT)
-        return torch.baddbmm(self.bias.unsqueeze(1), input, self.weight.mT)
+        else:
+            return torch.baddbmm(self.bias.unsqueeze(1), input, self.weight.mT)
+        return product if self.bias is None else product + self.bias.unsqueeze(1)
+
+
+def _is_transformed() -> bool:
+    """Whether this is inside torch.func.grad, vmap or the like, which know torch's own products alone."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 class StackedLayerNorm(nn.LayerNorm):

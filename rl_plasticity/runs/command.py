@@ -209,7 +209,7 @@ class Command(Generic[S, B]):
 
     def _continued(self, settings: S, given: Mapping[str, Any], folder: RunFolder) -> tuple[S, S]:
         """The settings with which the run in `folder` continues, and those that it had."""
-        machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from"}
+        machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from", "onednn_from"}
         if others := [name for name in given if name not in machine | {LENGTH}]:
             raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
         before = saved_settings(self.kind, folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from rl_plasticity.compiling import precision
 from rl_plasticity.configs.commands import Supervised, Train
@@ -32,10 +33,20 @@ def resolved(s: S) -> S:
         torch.set_num_threads(1 if s.threads == "auto" else s.threads)
         least = precision.pays_from(device, min(s.seeds, 8))
     changed: dict[str, Any] = {}
+    if device == "cpu" and s.onednn_from is None:
+        changed["onednn_from"] = precision.onednn_pays_from()
     if isinstance(s, Train) and s.env.workers == "auto":  # while a GPU updates, the cores are free for environments
         workers = cores() if device == "cuda" else False
         changed["env"] = replace(s.env, settings={**s.env.settings, "workers": workers})
     return replace(s, device=device, precision=precise, bfloat16_from=least, **changed)
+
+
+def set_products_(module: nn.Module, s: Train | Supervised) -> None:
+    """Let the wide layers of a module with a runs axis multiply as the settings say."""
+    if s.precision == "bfloat16":
+        precision.read_bfloat16_(module, s.bfloat16_from or 1)
+    elif s.device == "cpu" and s.onednn_from is not None:
+        precision.use_onednn_(module, s.onednn_from)
 
 
 def device_here(asked: str) -> Any:

@@ -18,8 +18,8 @@ from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
 
-def add_start(folder: RunFolder, device: str) -> None:
-    """Add a start of the run to ``provenance.json``: versions, commit, device, command line, time, plugs."""
+def add_start(folder: RunFolder, device: str, onednn_from: int | None = None) -> None:
+    """Add a start of the run to ``provenance.json``: versions, commit, device, products, command line, time, plugs."""
     origin = folder.origin()
     libraries = "torch numpy gymnasium shimmy dm-control mujoco scipy scikit-learn"
     origin["starts"].append(
@@ -35,6 +35,7 @@ def add_start(folder: RunFolder, device: str) -> None:
             "platform": platform.platform(),
             "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
             "processor": processor(),
+            "onednn_from": onednn_from,
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
         }

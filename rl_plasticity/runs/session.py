@@ -140,7 +140,7 @@ class Session(Generic[S]):
             self.folder.write_settings(self.extended)
         self.has_begun = True
         self.journal.start()
-        provenance.add_start(self.folder, s.device)
+        provenance.add_start(self.folder, s.device, s.onednn_from)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.flat)
         self.clock = Clock(unit, total, progress.step, bool(s.compile))

@@ -13,7 +13,6 @@ from torch import nn
 
 from rl_plasticity import plugins
 from rl_plasticity.agents import AGENTS, Agent, rollout
-from rl_plasticity.compiling.precision import read_bfloat16_
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.configs.written import nested
@@ -21,7 +20,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
-from rl_plasticity.runs.machine import device_here, threads_of_torch
+from rl_plasticity.runs.machine import device_here, set_products_, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive, derived
 from rl_plasticity.step import Spaces
@@ -51,8 +50,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     if settings.get("lr_decay_updates") == "auto":
         settings["lr_decay_updates"] = max(1, math.floor(planned_updates(s)))
     agent: Agent = kind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
-    if s.precision == "bfloat16":
-        read_bfloat16_(cast(nn.Module, agent), s.bfloat16_from or 1)
+    set_products_(cast(nn.Module, agent), s)
     return agent
 
 
