@@ -6,12 +6,14 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
     command_line.at_once("diagnose")
 
 import importlib
+import itertools
 import json
 import sys
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Union
@@ -32,7 +34,7 @@ from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.trials import cost
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports, subject_from
-from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, shown
+from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, say, shown
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
@@ -105,19 +107,18 @@ def _items(source: Source, kept: Kept, d: Diagnose) -> list[Item]:
     """
     if d.network not in (None, *source.networks):
         raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
-    networks = source.networks if d.network is None else [d.network]
-    known = sorted({*kept.folder.saved_steps, *(item.step for item in kept.found)})
+    saved = kept.folder.saved_steps
+    known = sorted({*saved, *(item.step for item in kept.found)})
     steps = [step for step in known if d.checkpoint in (None, step)]
-    if not steps:
+    items = {item for item in kept.found if item.step in steps}
+    for step in {*steps} & {*saved}:
+        every = itertools.product(source.data_at(step, step == steps[-1]), source.networks)
+        items |= {Item(step, data, network) for data, network in every}
+    chosen = [item for item in items if d.network in (None, item.network)]
+    if not chosen:
         hint = nearest(d.checkpoint, map(str, known))
         raise SettingsError(f"no checkpoint of step {d.checkpoint} in {kept.folder.checkpoints}{hint}")
-    items = {item for item in kept.found if item.step in steps and item.network in networks}
-    for step in steps:
-        data = source.data_at(step, step == steps[-1]) if step in kept.folder.saved_steps else ()
-        items |= {Item(step, one, network) for one in data for network in networks}
-    if not items:
-        raise SettingsError(f"the checkpoint of step {d.checkpoint} is gone, and {d.network} was not diagnosed there")
-    return sorted(items, key=lambda item: (item.step, item.data != "random", networks.index(item.network)))
+    return sorted(chosen, key=lambda item: (item.step, item.data != "random", source.networks.index(item.network)))
 
 
 def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
@@ -125,18 +126,17 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     names = [name.in_words for name in source.plan.names]
     runs = [names[run] for run in source.plan.chosen(d.seed, d.run)]
 
-    def decides(item: Item) -> bool:
-        return item[:2] == items[-1][:2]
+    def takes_remedies(item: Item) -> bool:
+        return d.remedies and item[:2] == items[-1][:2]
 
     def is_missing(item: Item) -> bool:
         rows = kept.found.get(item, [])
         without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
-        more = [row.run for row in rows] != names or (d.remedies and decides(item) and without)
-        return more and item.step in kept.folder.saved_steps
+        return item.step in kept.folder.saved_steps and (not rows or (without and takes_remedies(item)))
 
     missing = [*filter(is_missing, items)]
     where = "" if d.out else f"; kept in {kept.folder.diagnosis}"
-    tell(f"{len(missing)} to try, {len(items) - len(missing)} known{where}")
+    say(f"{len(missing)} to try, {len(items) - len(missing)} known{where}")
     width = max(map(len, map(printable, runs)))
     line = f"{{:9}} {{:{width}}}  {{:8}} {{:8}} {{:15}} {{}}".format
     print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
@@ -145,13 +145,9 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
         if item in missing:
             subject, tasks = source.trial(item)
             of = f"{missing.index(item) + 1} of {len(missing)}, {item.network} on {item.data} at step {item.step}"
-            foretell(of, subject, tasks, d)
-            others = d.remedies and decides(item), d.repeats, d.updates, 0, source.findings(item)
-            found = reports(subject, tasks, None, None, *others)
-            rows = [
-                Diagnosis(item.step, run, item.network, item.data, one) for run, one in zip(names, found, strict=True)
-            ]
-            kept.add(item, rows)
+            found = tried(of, subject, tasks, replace(d, remedies=takes_remedies(item)), source.findings(item))
+            named = zip(names, found, strict=True)
+            kept.add(item, [Diagnosis(item.step, run, item.network, item.data, one) for run, one in named])
         for row in kept.found[item]:
             if row.run in runs:
                 done.append(row)
@@ -163,15 +159,12 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     return done
 
 
-def tell(line: str) -> None:
-    """Say on stderr at once how things stand."""
-    print(printable(line), file=sys.stderr, flush=True)
-
-
-def foretell(what: str, subject: Subject, tasks: TaskSource, d: Diagnose) -> None:
-    """Say what trials will cost, and from then on, every `TOLD` seconds, how many updates they have made."""
+def tried(
+    what: str, subject: Subject, tasks: TaskSource, d: Diagnose, findings: Sequence[Sequence[str]] = ()
+) -> list[Report]:
+    """Say what trials will cost, make them, and say every `TOLD` seconds how many updates they have made."""
     least, most = map(command_line.about, cost(subject, tasks, d.repeats, d.updates))
-    tell(f"{what}: {least if least == most else f'{least} to {most}'}, more where a verdict stays open")
+    say(f"{what}: {least if least == most else f'{least} to {most}'}, more where a verdict stays open")
     began = told = time.monotonic()
     updates = 0
 
@@ -179,10 +172,11 @@ def foretell(what: str, subject: Subject, tasks: TaskSource, d: Diagnose) -> Non
         nonlocal told, updates
         updates, now = updates + number, time.monotonic()
         if now - told >= TOLD:
-            tell(f"{what}: {updates} updates in {command_line.about(now - began)}")
+            say(f"{what}: {updates} updates in {command_line.about(now - began)}")
             told = now
 
     subject.made = made
+    return reports(subject, tasks, None, None, d.remedies, d.repeats, d.updates, 0, findings)
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -319,9 +313,7 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
     subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource.of_inputs(_loaded(inputs), (), None, None)
-    foretell(weights, subject, tasks, settings)
-    others = settings.remedies, settings.repeats, settings.updates, 0
-    (report,) = reports(subject, tasks, None, None, *others)
+    (report,) = tried(weights, subject, tasks, settings)
     print(report)
     if out:
         write_text(out, report.to_json())

@@ -83,7 +83,7 @@ def traced(monkeypatch):
 @pytest.fixture
 def no_further_repeats(monkeypatch):
     """Where the first ones leave a verdict open, others follow, which is tested with the verdict."""
-    monkeypatch.setattr("rl_plasticity.diagnosis.verdict.MOST", 1)
+    monkeypatch.setattr("rl_plasticity.diagnosis.judging.MOST", 1)
 
 
 class SmallCNN(nn.Module):

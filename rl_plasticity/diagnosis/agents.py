@@ -80,7 +80,7 @@ class NextTask(TaskSource):
 
             return loss
 
-        return [TrialTask("next", begin, updates, 1.0, with_users_loss=False)]
+        return [TrialTask("next", begin, updates, 1.0)]
 
 
 def _mean(values: Tensor, counts: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class Deterministic(nn.Module):
 def next_task(agent: "Agent", network: str, batch: "Batch") -> TaskSource:
     """What a network of each run has to learn next; drawn targets if it returns no values, but distributions."""
     learner, act = agent.learners[network], agent.act(batch.obs)
-    bank = Bank(agent.inputs(batch)[network], learner.runs, LARGE_BANK)
+    bank = Bank(agent.inputs(batch)[network], learner.runs)
     if network == "actor":
         return NextTask(bank=bank, wanted=better_actions(lambda act: agent.value(batch.obs, act), act))
     counts = None
@@ -226,7 +226,7 @@ def of_model(model: Any, env: Any = None) -> dict[str, Network]:
         following = value(getattr(policy, f"{name}_target", critic), then, policy._predict(then, deterministic=True))
         discount = model.gamma if getattr(batch, "discounts", None) is None else batch.discounts.squeeze(1)
         wanted = batch.rewards + (discount * (1 - batch.dones.squeeze(1)) * following).unsqueeze(1)
-        bank = Bank((obs,) if is_discrete else (obs, act), (), LARGE_BANK)
+        bank = Bank((obs,) if is_discrete else (obs, act), ())
         task = NextTask(bank=bank, wanted=wanted, counts=counts, rescaled=True)
         findings = checks.of_values(value(critic, obs, act), batch.rewards, model.gamma)
         optimizer = policy.optimizer if is_discrete else critic.optimizer
@@ -238,7 +238,7 @@ def of_model(model: Any, env: Any = None) -> dict[str, Network]:
                 findings = checks.of_log_std(actor.get_action_dist_params(obs)[1], *LOG_STD)
                 actor, make = WithoutNoise(actor), lambda: WithoutNoise(new("actor"))
             wanted = better_actions(lambda act: value(critic, obs, act), actor(obs))
-            task = NextTask(Bank((obs,), (), LARGE_BANK), wanted=wanted)
+            task = NextTask(Bank((obs,), ()), wanted=wanted)
             subject = Subject(actor, [policy.actor.optimizer], make, without_dropout=True)
             networks["actor"] = subject, task, findings
     return networks

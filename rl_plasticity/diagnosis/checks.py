@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from rl_plasticity.diagnosis.subject import groups_of
 from rl_plasticity.diagnosis.tasks import Criterion, called
@@ -41,7 +40,7 @@ def of_data(trials: Trials) -> list[str]:
     targets = torch.cat([x.flatten() for _, *given in source.given for x in tensors_in(given)] or [torch.zeros(1)])
     if len(targets) > 1 and bool((targets == targets[0]).all()):
         return [f"constant targets: all {len(targets)} are {targets[0].item():g}"]
-    axis, criterion = len(subject.runs), source.criterion or (source.own[0] if source.own else None)
+    axis, criterion = len(subject.runs), source.own and source.own[0]
     nets = [subject.copied(weights).net for weights in (trials.fresh[0], None)]
     for k, batch in enumerate(source.given):
         where = f"batch {k}" if source.bank is None else "the inputs"
@@ -121,50 +120,38 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
     return f", as all targets are {same.pop():g}" if len(same) == 1 else ""
 
 
-def learning_rate(optimizers: Sequence[Optimizer]) -> list[str]:
-    """A learning rate of 0, or one that a schedule has brought below a hundredth of its first value."""
-    groups = groups_of(optimizers)
-    if groups and all(float(group["lr"]) == 0 for group in groups):
-        return ["learning rate: it is 0"]
-    rates = [(float(group.get("initial_lr", 0)), float(group["lr"])) for group in groups]
-    return [f"learning rate: it has decayed from {a:g} to {b:g}" for a, b in rates if 0 < b < a / 100][:1]
-
-
 def of_updates(trials: Trials) -> list[str]:
     """What the first updates of a copy show that learns as the network is trained: what does not move, and why not."""
     subject, task = trials.subject, trials.tasks[0][-1]
     net, optimizers = subject.as_it_is(task)
-    sizes: dict[str, Tensor] = {}  # of the gradients, summed over the updates
+    sizes: dict[Tensor, Tensor] = {}  # of the gradients, summed over the updates
 
-    def note_gradients() -> None:
-        for name, p in net.named_parameters():
-            if p.grad is not None:
-                sizes[name] = sizes.get(name, 0) + p.grad.detach().float().abs()
+    def note_gradient(p: Tensor) -> None:
+        sizes[p] = sizes.get(p, 0) + cast(Tensor, p.grad).float().abs()
 
+    for p in net.parameters():
+        if p.requires_grad:
+            p.register_post_accumulate_grad_hook(note_gradient)  # type: ignore[no-untyped-call]
     before, updates = {name: p.detach().clone() for name, p in net.named_parameters()}, min(CHECKED, task.updates)
     with random_states_kept(subject.net.parameters()):
-        learn(net, optimizers, task.begin(net), updates, derive(trials.seed, 0, 2), trials.clip, note_gradients)
-    rates = {id(p): group["lr"] for group in groups_of(optimizers) for p in group["params"]}
+        learn(net, optimizers, task.begin(net), updates, derive(trials.seed, 0, 2), trials.clip)
+    rates = {p: group["lr"] for group in groups_of(optimizers) for p in group["params"]}
     still: dict[str, list[str]] = {}
-    # Of Adam's second moments the ratio sqrt(v) / |g|, which is about 1 or less where they fit the gradients.
-    ratios = [torch.zeros(0)]
     for name, p in net.named_parameters():
         if not p.requires_grad:
             reason = "frozen: {} do not require a gradient"
-        elif id(p) not in rates:
+        elif p not in rates:
             reason = "not in the optimizer: {}"
-        elif name not in sizes:
+        elif p not in sizes:
             reason = "no gradient: the loss does not reach {}, as behind detach()"
-        elif rates[id(p)] == 0:
+        elif rates[p] == 0:
             reason = "learning rate: it is 0 for {}"
-        elif not (has := sizes[name] != 0).any():
+        elif not (has := sizes[p] != 0).any():
             reason = "zero gradient: the loss does not change with {}"
-        else:
-            kept = [optimizer.state[p]["exp_avg_sq"] for optimizer in optimizers if "exp_avg_sq" in optimizer.state[p]]
-            ratios += [(updates * v.float().sqrt() / sizes[name])[has].cpu() for v in kept]
-            if float((p != before[name])[has].float().mean()) >= 0.5:
-                continue
+        elif float((p != before[name])[has].float().mean()) < 0.5:
             reason = "rounding: the steps are too small for most entries of {}"
+        else:
+            continue
         still.setdefault(reason, []).append(name)
     every = sum(p.numel() for p in before.values())
     found = [
@@ -174,8 +161,6 @@ def of_updates(trials: Trials) -> list[str]:
     norm = math.hypot(*(float(size.norm()) / updates for size in sizes.values()))
     if trials.clip is not None and trials.clip / (norm or 1) < 0.01:
         found.append(f"clipping: max_grad_norm={trials.clip:g} leaves {trials.clip / norm:.2%} of the gradient")
-    if (ratio := float(torch.cat(ratios).median())) > 30:  # NaN of none
-        found.append(f"stale moments: Adam's remember gradients {ratio:.3g} times as large as today's")
     return found
 
 

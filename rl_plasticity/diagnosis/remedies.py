@@ -3,7 +3,6 @@
 import copy
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ def _intervention(name: str, **settings: object) -> Repair:
 
 def with_spectral(changed: Subject, fresh: nn.Module, inputs: Example) -> None:
     """Let a regularizer act while the copy learns."""
-    changed.attach = partial(attach, "spectral", coef=1e-3, example=inputs)
+    changed.changes = [lambda net, optimizers: attach("spectral", optimizers, net, coef=1e-3, example=inputs)]
 
 
 def with_layer_norm(changed: Subject, fresh: nn.Module, inputs: Example) -> None:

@@ -14,7 +14,6 @@ Verdict = Literal["plastic", "losing", "lost", "something else", "not detectable
 ORDER: Sequence[Verdict] = ("plastic", "not detectable", "something else", "losing", "lost")  # the worst last
 LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
-AS_LONG = "as it is trained, as long"  # as the trials went on
 
 
 class Estimate(NamedTuple):

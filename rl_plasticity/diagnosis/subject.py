@@ -34,8 +34,7 @@ class Subject:
         fresh: makes a network like it with new weights.
         without_dropout: whether copies compute without dropout.
         another_rate: the learning rate for every task, where the optimizer's own is too low or too high for any.
-        attach: attaches a regularizer to new optimizers and their network.
-        changes: called one after the other with a copy that learns as it is, and its optimizers.
+        changes: called one after the other with a copy that is about to learn, and its optimizers.
         made: called with the number of updates that a copy has made.
     """
 
@@ -44,7 +43,6 @@ class Subject:
     fresh: Callable[[], nn.Module]
     without_dropout: bool
     another_rate: float | None = None
-    attach: Callable[[Sequence[Optimizer], nn.Module], object] = lambda optimizers, net: None
     changes: Sequence[Change] = ()
     made: Callable[[int], object] = lambda updates: None
 
@@ -84,9 +82,7 @@ class Subject:
             restart_(net, optimizers)
         elif not optimizers and trained:
             optimizers = [new_adam(trained, RATE)]
-        for change in self.changes:
-            change(net, optimizers)
-        return net, optimizers
+        return self._changed(net, optimizers)
 
     def with_fresh_optimizer(self, task: TrialTask, times: float = 1.0) -> Copy:
         """A copy to train in full, in float32 or wider, with new optimizers of the same kind, or a new Adam.
@@ -104,7 +100,11 @@ class Subject:
             if others := [p for p in net.parameters() if id(p) not in held]:
                 optimizers[0].add_param_group({"params": others})
             set_rate_(net, optimizers, rate)
-        self.attach(optimizers, net)
+        return self._changed(net, optimizers)
+
+    def _changed(self, net: nn.Module, optimizers: Sequence[Optimizer]) -> Copy:
+        for change in self.changes:
+            change(net, optimizers)
         return net, optimizers
 
     def copied(self, weights: nn.Module | None = None) -> "Subject":

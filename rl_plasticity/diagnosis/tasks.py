@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rl_plasticity.errors import SettingsError, counted, first_line
-from rl_plasticity.seeding import random_states_kept
 from rl_plasticity.structure import Arguments, Example, arguments_of, tensors_in, with_tensors
 from rl_plasticity.structure.layer import wide
 from rl_plasticity.structure.operations import VIEWS, plain
@@ -41,15 +40,18 @@ class TrialTask:
         name: the kind of targets: ``noise``, ``teacher``, ``own`` or ``batches``.
         begin: takes a network that is about to learn the task and returns the loss.
         updates: number of updates.
-        nothing: the loss of a network that learned nothing; None: the fresh network's first loss.
-        with_users_loss: whether the gradients have the size that the optimizer's state remembers.
+        nothing: the loss of a network that learned nothing; None with the user's loss: the fresh network's first.
     """
 
     name: str
     begin: Callable[[nn.Module], Loss]
     updates: int
     nothing: float | None = None
-    with_users_loss: bool = True
+
+    @property
+    def with_users_loss(self) -> bool:
+        """Whether the gradients have the size that the optimizer's state remembers."""
+        return self.nothing is None
 
 
 def called(net: nn.Module, inputs: Example) -> Any:
@@ -60,40 +62,34 @@ def called(net: nn.Module, inputs: Example) -> Any:
 
 
 class _BeforeBounds(TorchFunctionMode):
-    """Knows what went into the bounding map that a tensor comes from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: dict[int, Tensor] = {}
-        self._kept: list[Tensor] = []  # so that no address is used twice
+    """Keeps with each tensor that comes from a bounding map what went into the map."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         name, found = plain(getattr(func, "__name__", "")), None
-        known = [a for a in args if isinstance(a, Tensor) and id(a) in self.before]
+        known = [a for a in args if _before(a) is not a]
+        others = [a for a in args if isinstance(a, Tensor) and _before(a) is a]
         if name in BOUNDING and isinstance(args[0], Tensor):
             found = args[0]
         elif known and name in VIEWS and known[0] is args[0]:
-            found = func(self.before[id(args[0])], *args[1:], **(kwargs or {}))
-        elif (
-            len(known) == 1
-            and name in AFFINE
-            and not any(isinstance(a, Tensor) and a.requires_grad for a in args if a is not known[0])
-        ):
-            found = self.before[id(known[0])]
+            found = func(_before(args[0]), *args[1:], **(kwargs or {}))
+        elif len(known) == 1 and name in AFFINE and not any(a.requires_grad for a in others):
+            found = _before(known[0])
         if found is not None and isinstance(result, Tensor) and found.shape == result.shape:
-            self.before[id(result)] = found
-            self._kept.append(result)
+            vars(result)["before"] = found
         return result
+
+
+def _before(x: Any) -> Any:
+    return vars(x).get("before", x) if isinstance(x, Tensor) else x
 
 
 def before_bounds(net: nn.Module, inputs: Example) -> Any:
     """The network's output before a last map that bounds it, such as tanh: there any target can be reached."""
-    with _BeforeBounds() as mode:
-        output = called(net, inputs)
-    return with_tensors(output, lambda x: mode.before.get(id(x), x))
+    with _BeforeBounds():
+        return with_tensors(called(net, inputs), _before)
 
 
 # --- tasks on a bank of inputs ----------------------------------------------------------------------------------------
@@ -111,7 +107,7 @@ class Bank:
         SettingsError: inputs that are not tensors, or tensors with different numbers of rows.
     """
 
-    def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = BANK) -> None:
+    def __init__(self, inputs: Example, runs: tuple[int, ...], most: int = LARGE_BANK) -> None:
         self.inputs, self.runs, self.axis = Arguments(*arguments_of(inputs)), runs, len(runs)
         self.given = self._rows_of(self.inputs)
         self.size = min(most, self.given)
@@ -198,9 +194,7 @@ def outputs_of(
     return layout, flat
 
 
-def drawn_tasks(
-    nets: Sequence[nn.Module], bank: Bank, own: tuple[Criterion, Any] | None, seed: int, updates: int
-) -> list[TrialTask]:
+def drawn_tasks(nets: Sequence[nn.Module], bank: Bank, seed: int, updates: int) -> list[TrialTask]:
     """Tasks with targets drawn for these inputs.
 
     A last map that bounds the outputs (tanh, softmax) is left out, so that a network can reach its targets.
@@ -210,10 +204,7 @@ def drawn_tasks(
     network that learns nothing. f_0 is what the arm itself computes before it learns, so nothing has to be unlearned.
     s is the largest standard deviation over the inputs that an output of one of the `nets` has, the same for all arms.
 
-    ``own``: the user's loss with drawn targets. Whole numbers are drawn from those that occur, others are permuted.
-
     Args:
-        own: the user's loss and the targets ``[*runs, n, ...]`` of all inputs that were given.
         seed: seed of all draws.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -237,14 +228,7 @@ def drawn_tasks(
 
         return loss
 
-    tasks = [
-        TrialTask(name, partial(begin, change.to(flat)), updates, 1.0, with_users_loss=False)
-        for name, change in changes.items()
-    ]
-    if own is not None:
-        criterion, targets = own
-        tasks.append(_own_task(bank, criterion, bank.narrowed(targets), order, generator))
-    return tasks
+    return [TrialTask(name, partial(begin, change.to(flat)), updates, 1.0) for name, change in changes.items()]
 
 
 def _teacher(bank: Bank, outputs: int, generator: torch.Generator) -> Tensor:
@@ -258,9 +242,15 @@ def _teacher(bank: Bank, outputs: int, generator: torch.Generator) -> Tensor:
     return (y - y.mean(k, keepdim=True)) / (y.std(k, keepdim=True) + 1e-8)
 
 
-def _own_task(
-    bank: Bank, criterion: Criterion, targets: Any, order: Sequence[Tensor], generator: torch.Generator
-) -> TrialTask:
+def own_task(bank: Bank, criterion: Criterion, targets: Any, seed: int, updates: int) -> TrialTask:
+    """The user's loss with drawn targets. Whole numbers are drawn from those that occur, others are permuted.
+
+    Args:
+        targets: those of all inputs that were given, ``[*runs, n, ...]``.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    order = _orders(bank.size, BATCH, updates, generator)
+
     def drawn(y: Tensor) -> Tensor:
         if y.is_floating_point() or y.ndim > bank.axis + 1:
             return y.index_select(bank.axis, torch.randperm(bank.size, generator=generator).to(y.device))
@@ -272,27 +262,26 @@ def _own_task(
             of_runs.append(values[torch.randint(len(values), labels.shape, generator=generator).to(y.device)])
         return torch.stack(of_runs).reshape(y.shape)
 
-    changed = with_tensors(targets, drawn)
+    changed = with_tensors(bank.narrowed(targets), drawn)
 
     def loss(net: nn.Module, t: int) -> Tensor:
         return criterion(called(net, bank.rows(bank.example, order[t])), bank.rows(changed, order[t]))
 
-    return TrialTask("own", lambda net: loss, len(order))
+    return TrialTask("own", lambda net: loss, updates)
 
 
 # --- a task of the user's own batches ---------------------------------------------------------------------------------
 
 
-def own_batches(batches: Sequence[Any], criterion: Criterion, seed: int, updates: int) -> TrialTask:
-    """The user's next task: batches ``(inputs, targets)`` or inputs alone, in an order drawn from `seed`."""
+def own_batches(batches: Sequence[Sequence[Any]], criterion: Criterion, seed: int, updates: int) -> TrialTask:
+    """The user's next task: batches ``(inputs, *targets)`` in an order drawn from `seed`."""
     order = _orders(len(batches), 1, updates, torch.Generator().manual_seed(seed))
-    return TrialTask("batches", lambda _: lambda net, t: of_batch(net, batches[int(order[t])], criterion), updates)
 
+    def loss(net: nn.Module, t: int) -> Tensor:
+        inputs, *targets = batches[int(order[t])]
+        return criterion(called(net, inputs), *targets)
 
-def of_batch(net: nn.Module, batch: Any, criterion: Criterion) -> Tensor:
-    """The loss of one of the user's batches."""
-    inputs, *targets = batch if isinstance(batch, tuple | list) else (batch,)
-    return criterion(called(net, inputs), *targets)
+    return TrialTask("batches", lambda net: loss, updates)
 
 
 # --- where the tasks come from ----------------------------------------------------------------------------------------
@@ -304,16 +293,11 @@ class TaskSource:
 
     Args:
         bank: inputs for which targets are drawn; None with batches.
-        own: the user's loss, and the user's targets of all inputs that were given.
-        batches, criterion: the user's next task and its loss.
-        own_alone: whether the user's loss, where it is known, is the only one that is learned.
+        own: the user's loss, which then is learned alone, and the targets of all inputs that were given, or batches.
     """
 
     bank: Bank | None
     own: tuple[Criterion, Any] | None = None
-    batches: Sequence[Any] = ()
-    criterion: Criterion | None = None
-    own_alone: bool = False
 
     @classmethod
     def of_inputs(
@@ -322,47 +306,35 @@ class TaskSource:
         """Inputs for which targets are drawn. Raises SettingsError for arguments that do not go together."""
         if inputs is None:
             raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
-        bank = Bank(inputs, runs)
-        if loss is None or targets is None:
-            if loss is not targets:
-                raise SettingsError("loss= and targets= of the inputs go together; or give loss= and batches=")
-            return cls(bank)
-        bank.narrowed(targets)  # raises if they are not as many
-        return cls(bank, (loss, targets))
+        if (loss is None) != (targets is None):
+            raise SettingsError("loss= and targets= of the inputs go together; or give loss= and batches=")
+        return cls(Bank(inputs, runs), None if loss is None else (loss, targets))
 
     @classmethod
-    def of_batches(cls, net: nn.Module, batches: Sequence[Any], loss: Criterion | None) -> "TaskSource":
-        """The user's next task. Raises SettingsError for batches that the network cannot learn."""
+    def of_batches(cls, batches: Sequence[Any], loss: Criterion | None) -> "TaskSource":
+        """The user's next task. Raises SettingsError for what is no list of batches."""
         if loss is None:
             raise SettingsError("batches= needs loss=, a function of output and targets")
         one = isinstance(batches, tuple) and all(isinstance(x, Tensor) for x in batches)
         if not isinstance(batches, Sequence) or not batches or one:
             raise SettingsError("batches must be a list of (inputs, targets), such as list(loader)")
-        with random_states_kept(net.parameters()), torch.no_grad():
-            try:
-                of_batch(net, batches[0], loss).detach()
-            except Exception as error:  # whatever a network or a loss may raise
-                raise SettingsError(f"the first batch cannot be learned: {first_line(error)}") from error
-        return cls(None, batches=batches, criterion=loss)
+        return cls(None, (loss, [batch if isinstance(batch, tuple | list) else [batch] for batch in batches]))
 
     def whole(self, net: nn.Module) -> "TaskSource":
-        """The same with as many inputs as `net` can learn targets for, and the user's loss alone where it is known."""
+        """The same with as many inputs as `net` can learn targets for."""
         if self.bank is None:
             return self
         outputs = outputs_of(net, self.bank)[1].shape[-1]
         most = sum(p.numel() for p in net.parameters()) // math.prod(self.bank.runs) // (A_TARGET * outputs)
-        return replace(
-            self,
-            bank=Bank(self.bank.inputs, self.bank.runs, min(LARGE_BANK, max(BANK, most))),
-            own_alone=self.own is not None,
-        )
+        return replace(self, bank=Bank(self.bank.inputs, self.bank.runs, min(LARGE_BANK, max(BANK, most))))
 
     @property
     def given(self) -> list[Sequence[Any]]:
         """Each batch, or all inputs as one: the inputs, and the targets where there are any."""
-        if self.bank is not None:
-            return [[self.bank.example, *([] if self.own is None else [self.bank.narrowed(self.own[1])])]]
-        return [batch if isinstance(batch, tuple | list) else [batch] for batch in self.batches]
+        given: Any = self.own and self.own[1]
+        if self.bank is None:
+            return list(given)
+        return [[self.bank.example] if given is None else [self.bank.example, self.bank.narrowed(given)]]
 
     @property
     def example(self) -> Example:
@@ -376,6 +348,9 @@ class TaskSource:
 
     def tasks(self, nets: Sequence[nn.Module], seed: int, updates: int) -> list[TrialTask]:
         """The tasks of one repeat, for a fresh network and the one that is diagnosed."""
+        if self.own is None:
+            return drawn_tasks(nets, cast(Bank, self.bank), seed, updates)
+        criterion, given = self.own
         if self.bank is None:
-            return [own_batches(self.batches, cast(Criterion, self.criterion), seed, updates)]
-        return drawn_tasks(nets, self.bank, self.own, seed, updates)[-1 if self.own_alone else 0 :]
+            return [own_batches(given, criterion, seed, updates)]
+        return [own_task(self.bank, criterion, given, seed, updates)]

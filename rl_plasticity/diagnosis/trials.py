@@ -6,6 +6,7 @@ updates.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,26 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.report import AS_IT_IS, AS_LONG, EARLIER, FRESH, NOW
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject
 from rl_plasticity.diagnosis.tasks import Loss, TaskSource, TrialTask, called
 from rl_plasticity.seeding import derive, random_states_kept
 
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
-TIMED = 5  # whose time foretells the cost
+TIMED = 10  # whose time foretells the cost
 BRIEF = 200  # most of a remedy's
 TIMES = 3  # factor of the updates where a verdict has to wait
-USERS = ("own", "batches")  # kinds of targets with the user's loss
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
 LEARNED = 0.9  # the part of the loss that a fresh network removes before the second half of a trial
 STRIDE = 40  # updates over which a loss is averaged to find that time
 LEARNS = 0.1  # the part of the loss that a fresh network must remove before anything is compared with it
-
-
-def never(losses: list[Tensor]) -> bool:
-    """Let a training go on to its last update."""
-    return False
 
 
 def learn(
@@ -43,8 +38,7 @@ def learn(
     updates: int,
     seed: int,
     clip: float | None = None,
-    after_backward: Callable[[], object] = lambda: None,
-    ends: Callable[[list[Tensor]], bool] = never,
+    ends: Callable[[list[Tensor]], bool] = lambda losses: False,
 ) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
@@ -54,7 +48,6 @@ def learn(
     Args:
         seed: seed of torch's global generator. The caller saves and restores its state.
         clip: largest norm of the gradient of all parameters, see ``torch.nn.utils.clip_grad_norm_``.
-        after_backward: called after each backward pass, before the gradients are clipped.
         ends: called with all losses so far after each update; whether the training ends here.
     """
     torch.manual_seed(seed)
@@ -68,7 +61,6 @@ def learn(
             if not value.requires_grad:  # everything is frozen
                 continue
             value.sum().backward()  # type: ignore[no-untyped-call]
-            after_backward()
             if clip is not None:
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             for optimizer in optimizers:
@@ -110,23 +102,23 @@ class Trials:
         tasks: those of each repeat.
         kinds: the names of a repeat's tasks.
         arms: those that have learned, by name.
-        lengths: number of updates of each kind of targets, of a fresh network and the one that is diagnosed.
+        lengths: number of updates of each kind of targets. Remedies have `BRIEF` at most.
+        went_on: whether they have become longer.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
-        first: the same before trials went on, of all other arms.
     """
 
     def __init__(
         self, subject: Subject, source: TaskSource, repeats: int, updates: int | None, clip: float | None, seed: int
     ) -> None:
         self.subject, self.source, self.clip, self.seed = subject, source, clip, seed
-        self.given, self._finds, self.keeps_own_rate = updates, False, False
+        self.given, self.went_on, self.keeps_own_rate = updates, False, False
         self.fresh: list[nn.Module] = []
         self.tasks: list[list[TrialTask]] = []
         self.arms: dict[str, Arm] = {}
         self.statistics = _statistics(subject, source)
         self.draw(repeats)
         self.kinds = [task.name for task in self.tasks[0]]
-        self.lengths = self.first = dict.fromkeys(self.kinds, updates or LONGEST)
+        self.lengths = dict.fromkeys(self.kinds, updates or LONGEST)
 
     def draw(self, repeats: int) -> None:
         """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
@@ -152,44 +144,36 @@ class Trials:
         """
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
         self.arms[arm] = Arm(copied, rates or RATES, {})
-        self._finds = arm == FRESH and self.given is None
-        if self._finds:
-            self.lengths = self.first = dict.fromkeys(self.kinds, LONGEST)
+        if arm == FRESH:
+            self.lengths = dict.fromkeys(self.kinds, self.given or LONGEST)
         self._learn(arm)
-        self._finds = False
-        if not self.arms[arm].curves:  # the optimizer as it is can be tried on no task
-            del self.arms[arm]
 
-    def go_on(self, arms: Sequence[str] = (FRESH, NOW)) -> bool:
-        """Make the trials longer for these arms; False if they are as long as they may be."""
+    def go_on(self) -> bool:
+        """Make the trials longer; False if they are as long as they may be."""
         if self.given is not None or min(self.lengths.values()) >= LONGEST:
             return False
         longer = {kind: min(LONGEST, TIMES * updates) for kind, updates in self.lengths.items()}
-        for arm in arms:
-            of_repeat, rates, curves = self.arms[arm]
-            used = {min(rates)}.union(*({rates[i] for i in self._best(kind, arm).tolist()} for kind in self.kinds))
+        for arm, (of_repeat, rates, curves) in self.arms.items():
+            used = {min(rates)}.union(*(self._best(kind, arm) for kind in self.kinds))
             kept = {kind: of for kind, of in curves.items() if longer[kind] == self.lengths[kind]}
             self.arms[arm] = Arm(of_repeat, sorted(used), kept)
-        self.lengths = longer
-        for arm in arms:
+        self.lengths, self.went_on = longer, True
+        for arm in self.arms:
             self._learn(arm)
         return True
 
     @property
     def is_first(self) -> bool:
         """Whether trials can go on and have not done so yet."""
-        return self.given is None and self.lengths is self.first and min(self.lengths.values()) < LONGEST
+        return self.given is None and not self.went_on and min(self.lengths.values()) < LONGEST
 
     def _learn(self, arm: str) -> None:
+        _, rates, curves = self.arms[arm]
         for k, kind in enumerate(self.kinds):
-            if arm.startswith(AS_IT_IS) and not self.subject.knows(self.tasks[0][k]):
-                continue
-            _, rates, curves = self.arms[arm]
             of_kind = curves.setdefault(kind, [])
             for r in range(len(of_kind), len(self.tasks)):
-                best = {rates[i] for i in self._best(kind, arm).tolist()} if r else {*rates}
                 own = {1.0} & {*rates} if self.keeps_own_rate else set()
-                chosen = best | own
+                chosen = own.union(self._best(kind, arm) if r else rates)
                 of_kind.append({rate: self._curve(arm, r, k, rate) for rate in chosen})
 
     def _curve(self, arm: str, r: int, k: int, times: float) -> Tensor:
@@ -198,9 +182,10 @@ class Trials:
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
             length = self.at(task.name, arm)
-            ends = self._learned(task) if self._finds and r == 0 else never
+            finds = arm == FRESH and r == 0 and not self.went_on and self.given is None
+            ends = {"ends": self._learned(task)} if finds else {}
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
-            curve = learn(net, optimizers, task.begin(net), length, seed, clip, ends=ends)
+            curve = learn(net, optimizers, task.begin(net), length, seed, clip, **ends)
         self.subject.made(len(curve))
         return curve.reshape(len(curve), -1)
 
@@ -216,21 +201,21 @@ class Trials:
                 reached = len(losses) if bool((removed >= LEARNED).all()) else 0
             if not reached or len(losses) < max(UPDATES, 2 * reached):
                 return False
-            self.lengths[task.name] = len(losses)  # of `first` too
+            self.lengths[task.name] = len(losses)
             return True
 
         return ends
 
-    def _best(self, kind: str, arm: str) -> Tensor:
-        """The number of the learning rate that ends best in the first repeat, ``[runs]``."""
+    def _best(self, kind: str, arm: str) -> list[float]:
+        """The learning rate that ends best in the first repeat, for each run."""
         _, rates, curves = self.arms[arm]
-        return torch.stack([_end(curves[kind][0][rate], self.at(kind, arm)) for rate in rates]).argmin(0)
+        ends = torch.stack([_end(curves[kind][0][rate], self.at(kind, arm)) for rate in rates])
+        return [rates[i] for i in ends.argmin(0).tolist()]
 
     def at(self, kind: str, arm: str) -> int:
-        """The number of updates of an arm: of those that are compared, as they are trained, and of remedies."""
-        if arm in (FRESH, NOW, EARLIER, AS_LONG):
-            return self.lengths[kind]
-        return self.first[kind] if arm.startswith(AS_IT_IS) or self.given else min(BRIEF, self.first[kind])
+        """The number of updates of an arm."""
+        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS)
+        return self.lengths[kind] if is_compared or self.given else min(BRIEF, self.lengths[kind])
 
     def loss(self, kind: str, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
         """An arm's mean loss over the last tenth of `at` updates, ``[repeats, runs]``.
@@ -239,22 +224,18 @@ class Trials:
             rate: a multiple of the learning rate; by default the one that ends best for each run.
             at: by default all updates that the arm has made.
         """
-        _, rates, curves = self.arms[arm]
-        chosen = self._best(kind, arm).tolist() if rate is None else [rates.index(rate)] * self._num_runs
+        chosen = self._best(kind, arm) if rate is None else [rate] * math.prod(self.subject.runs)
         ends = [
-            [_end(of[rates[i]], at or self.at(kind, arm))[run] for run, i in enumerate(chosen)] for of in curves[kind]
+            [_end(of[one], at or self.at(kind, arm))[run] for run, one in enumerate(chosen)]
+            for of in self.arms[arm].curves[kind]
         ]
         return torch.stack([torch.stack(of_repeat) for of_repeat in ends])
 
-    @property
-    def _num_runs(self) -> int:
-        return math.prod(self.subject.runs)
-
     def nothing(self, kind: str) -> Tensor:
-        """The loss of a network that learned nothing, ``[repeats, runs]``."""
+        """The loss of a network that learned nothing, for each run or for all."""
         given = self.tasks[0][self.kinds.index(kind)].nothing
-        first = torch.stack([next(iter(of.values()))[0] for of in self.arms[FRESH].curves[kind]])  # alike at all rates
-        return first.mean(0, keepdim=True).expand_as(first) if given is None else torch.full_like(first, given)
+        first = [next(iter(of.values()))[0] for of in self.arms[FRESH].curves[kind]]  # alike at all rates
+        return torch.stack(first).mean(0) if given is None else torch.tensor(given)
 
     def score(
         self, kind: str, arm: str, rate: float | None = None, at: int | None = None, least: float = -1.0
@@ -271,37 +252,33 @@ class Trials:
     def scores(
         self, arm: str, of: float = 1.0, least: float = -1.0, lengths: Mapping[str, int] | None = None
     ) -> Tensor:
-        """The score over all kinds of targets: the mean of the drawn ones, or the user's own where that is worse.
+        """The score over all kinds of targets, the mean ``[repeats, runs]``.
 
-        The user's own is worse in a run where its mean over the repeats is smaller. A kind of which fresh networks
-        learn nothing does not count, unless there is no other.
+        A kind of which fresh networks learn nothing does not count, unless there is no other.
 
         Args:
             of: the part of the updates after which it is taken.
             lengths: numbers of updates; by default all that the arm has made.
         """
-        kinds = [*self.arms[arm].curves]
-        ats = {kind: max(1, round(of * (lengths or {}).get(kind, self.at(kind, arm)))) for kind in kinds}
-        learned = self.removed(kinds)
+        ats = {kind: max(1, round(of * (lengths or {}).get(kind, self.at(kind, arm)))) for kind in self.kinds}
+        learned = self.removed()
         counts = (learned >= LEARNS) | (learned < LEARNS).all(0)
-        every = torch.stack(
-            [self.score(kind, arm, at=ats[kind], least=least) for kind in kinds]
-        )  # [kinds, repeats, runs]
-        every = every.masked_fill(~counts.unsqueeze(1), math.nan)
-        drawn = torch.tensor([kind not in USERS for kind in kinds])
-        means = torch.stack([every[chosen].nanmean(0) for chosen in (drawn, ~drawn) if chosen.any()])
-        worse = means.mean(1).nan_to_num(nan=math.inf).argmin(0)
-        return means.gather(0, worse.expand(1, *means.shape[1:]))[0]
+        every = torch.stack([self.score(kind, arm, at=at, least=least) for kind, at in ats.items()])
+        return every.masked_fill(~counts.unsqueeze(1), math.nan).nanmean(0)
 
-    def removed(self, kinds: Sequence[str] | None = None, arm: str = FRESH) -> Tensor:
+    def removed(self, arm: str = FRESH) -> Tensor:
         """The part of the loss that an arm removed, the mean over the repeats, ``[kinds, runs]``."""
-        pairs = [(self.nothing(kind), self.loss(kind, arm)) for kind in kinds or self.kinds]
+        pairs = [(self.nothing(kind), self.loss(kind, arm)) for kind in self.kinds]
         return torch.stack([((nothing - end) / nothing.abs()).mean(0) for nothing, end in pairs])
 
     def best_rate(self) -> float:
         """The multiple of the learning rate that ends best for fresh networks in most tasks and runs."""
-        best = torch.stack([self._best(kind, FRESH) for kind in self.kinds]).flatten()
-        return RATES[int(best.mode().values)]
+        return statistics.mode(sorted(rate for kind in self.kinds for rate in self._best(kind, FRESH)))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of which arms try multiples."""
+        return self.subject.rate(self.tasks[0][0])
 
 
 def _end(curve: Tensor, at: int) -> Tensor:
@@ -334,16 +311,12 @@ def cost(subject: Subject, source: TaskSource, repeats: int, updates: int | None
 
     More repeats, an optimizer, an earlier network and remedies come on top.
     """
-    with random_states_kept(subject.net.parameters()):
-        nets = [subject.copied().net] * 2
-        tasks = source.tasks(nets, 0, TIMED)
-        net, optimizers = subject.with_fresh_optimizer(tasks[0])
-        loss, times = tasks[0].begin(net), []
-        for _ in range(3):  # the first one warms up
-            began = time.perf_counter()
-            learn(net, optimizers, loss, TIMED, 0)
-            times.append(time.perf_counter() - began)
-    each = min(times) / TIMED * len(tasks) * 2 * (len(RATES) + repeats - 1)
+    trials, times = Trials(subject, source, 1, TIMED, None, 0), []
+    for _ in range(3):  # the first one warms up
+        began = time.perf_counter()
+        trials.run(FRESH, rates=[1.0])
+        times.append(time.perf_counter() - began)
+    each = min(times) / TIMED * 2 * (len(RATES) + repeats - 1)
     return each * (updates or UPDATES), each * (updates or LONGEST)
 
 

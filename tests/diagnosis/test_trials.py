@@ -11,7 +11,7 @@ from rl_plasticity import Learner
 from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.report import FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject, subject_of
-from rl_plasticity.diagnosis.tasks import Bank, TaskSource, _own_task, before_bounds
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task
 from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Arm, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
@@ -104,8 +104,7 @@ def drawn(labels: Tensor, x: Tensor) -> Tensor:
         found.append(targets)
         return output.mean()
 
-    bank, generator = Bank(x, labels.shape[:-1]), torch.Generator().manual_seed(7)
-    _own_task(bank, criterion, labels, [torch.arange(64)], generator).begin(nn.Identity())(nn.Identity(), 0)
+    own_task(Bank(x, labels.shape[:-1]), criterion, labels, 7, 1).begin(nn.Identity())(nn.Identity(), 0)
     return found[0]
 
 
@@ -123,7 +122,7 @@ def test_a_diagnosis_has_as_many_inputs_as_the_network_can_learn_and_the_users_l
     large = nn.Sequential(nn.Linear(8, 512), nn.ReLU(), nn.Linear(512, 4))
     for own, kinds in ((None, ["noise", "teacher"]), ((F.cross_entropy, many.argmax(1) % 4), ["own"])):
         source = TaskSource(Bank(many, ()), own)
-        assert source.bank.size == source.whole(make()).bank.size == 256
+        assert source.whole(make()).bank.size == 256
         whole = source.whole(large)
         assert whole.bank.size == sum(p.numel() for p in large.parameters()) // 16
         assert [task.name for task in whole.tasks([make(), make()], 0, 40)] == kinds
@@ -195,7 +194,7 @@ def test_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_network_n
 
 def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
     made, long = trials_of(2, None), trials_of(2, None)
-    for one, length in ((made, 40), (long, 120)):
+    for one, length in ((made, 10), (long, 30)):
         with torch.random.fork_rng():
             one._learned = lambda task, one=one, length=length: (
                 lambda losses: bool(  # type: ignore[method-assign]
@@ -207,7 +206,7 @@ def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
     assert made.is_first
     assert made.go_on()
     assert not made.is_first
-    assert made.lengths == long.lengths == {"noise": 120, "teacher": 120}
+    assert made.lengths == long.lengths == {"noise": 30, "teacher": 30}
     for kind in made.kinds:
         for arm in (FRESH, NOW):
             rate = max({*made.arms[arm].curves[kind][0]} & {*long.arms[arm].curves[kind][0]})

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from rl_plasticity import diagnose
 from rl_plasticity.diagnosis import remedies, verdict
+from rl_plasticity.diagnosis.judging import Judge
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.diagnosis.subject import Subject
@@ -21,7 +22,7 @@ from rl_plasticity.errors import SettingsError
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 4, (128,), generator=torch.Generator().manual_seed(1))
 CE = F.cross_entropy
-BRIEF = {"repeats": 3, "remedies": False, "updates": 100}
+BRIEF = {"repeats": 3, "remedies": False, "updates": 60}
 NOTHING_DECIDES = BRIEF | {"repeats": 2, "updates": 10}
 
 
@@ -116,7 +117,7 @@ KNOWN = {
 def test_a_network_whose_state_is_known_gets_its_verdict(name) -> None:
     of, expected = KNOWN[name]
     net = of()
-    report = diagnose(net, (X[:, :5], X[:, 5:]) if name == "one dead Q" else X, **BRIEF | {"updates": 60})
+    report = diagnose(net, (X[:, :5], X[:, 5:]) if name == "one dead Q" else X, **BRIEF | {"updates": 40})
     assert report.verdict in expected
     score = report.evidence["your network"]
     assert score.low > 0.9 if report.verdict == "plastic" else score.high < 0.9
@@ -125,7 +126,7 @@ def test_a_network_whose_state_is_known_gets_its_verdict(name) -> None:
 
 def test_a_network_that_has_to_unlearn_is_not_called_lost_while_it_catches_up() -> None:
     net = make(width=64)
-    optimizer = trained(net, 600)
+    optimizer = trained(net, 400)
     given = {"loss": CE, "targets": Y, "make": lambda: make(width=64), "remedies": False, "repeats": 2}
     short = diagnose(net, X, updates=50, **given)
     longer = diagnose(net, X, optimizer=optimizer, **given)
@@ -139,45 +140,9 @@ def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     def poor() -> nn.Sequential:  # so a fresh network is no measure of what it could do
         return biased(make(), part=0.9)
 
-    report = diagnose(poor(), X, make=poor, earlier=make(), **BRIEF)
+    report = diagnose(poor(), X, make=poor, earlier=make(), **BRIEF | {"updates": 100})
     assert report.evidence["the earlier one"].low > report.evidence["your network"].high + 0.1
     assert report.verdict == "losing"
-
-
-def stale(net: nn.Module) -> torch.optim.Adam:
-    optimizer = trained(net)
-    for state in optimizer.state.values():
-        state["exp_avg_sq"].mul_(1e10)
-    return optimizer
-
-
-def decayed(net: nn.Module) -> torch.optim.Adam:
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    optimizer.param_groups[0].update(initial_lr=1e-3, lr=1e-8)
-    return optimizer
-
-
-HINDERED = {
-    "stale moments": (stale, {"updates": 100}),
-    "learning rate: it is 0": (lambda net: torch.optim.Adam(net.parameters(), lr=0.0), {}),
-    "learning rate: it has decayed": (decayed, {}),
-    "frozen": (lambda net: net.requires_grad_(False) and None, {}),
-    "rounding": (lambda net: torch.optim.Adam(net.bfloat16().parameters(), lr=1e-6), {"updates": 100}),
-    "clipping: max_grad_norm=1e-06": (
-        lambda net: torch.optim.SGD(net.parameters(), lr=0.1),
-        {"max_grad_norm": 1e-6, "updates": 100},
-    ),
-}
-
-
-@pytest.mark.parametrize("cause", HINDERED)
-def test_what_is_not_lost_plasticity_is_something_else_and_named(cause) -> None:
-    optimizer_of, given = HINDERED[cause]
-    net = make()
-    optimizer = optimizer_of(net)
-    report = diagnose(net, X, loss=CE, targets=Y, optimizer=optimizer, **BRIEF | {"updates": 30} | given)
-    assert report.verdict == "something else"
-    assert any(said.startswith(cause) for said in report.causes)
 
 
 @pytest.mark.usefixtures("no_further_repeats")
@@ -185,8 +150,11 @@ def test_parameters_that_no_optimizer_holds_are_named_and_moments_of_a_loss_that
     net = make()
     report = diagnose(net, X, optimizer=torch.optim.SGD(net[-1].parameters(), lr=1e-9), **NOTHING_DECIDES)
     assert any(said.startswith("not in the optimizer") for said in report.causes)
-    report = diagnose(net, X, optimizer=stale(net), **NOTHING_DECIDES)
-    assert not any(said.startswith("stale moments") for said in report.causes)
+    optimizer = trained(net, 20)
+    for state in optimizer.state.values():
+        state["exp_avg_sq"].mul_(1e10)
+    report = diagnose(net, X, optimizer=optimizer, **NOTHING_DECIDES)
+    assert not any(said.startswith("optimizer") for said in report.causes)
 
 
 def test_values_that_are_not_finite_and_constant_targets_are_named_and_nothing_is_tried() -> None:
@@ -201,7 +169,7 @@ def test_values_that_are_not_finite_and_constant_targets_are_named_and_nothing_i
 
 def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> None:
     given = {"batches": batches(), "loss": CE, **BRIEF}
-    assert diagnose(wide(), **given).verdict == "plastic"
+    assert diagnose(make(), **given).verdict == "plastic"
     report = diagnose(biased(make()), **given)
     assert report.verdict == "lost"
     assert report.protocol["targets"] == ["batches"]
@@ -235,7 +203,7 @@ def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
 
 
 def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_tenth_of_it() -> None:
-    net = wide()
+    net = make()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.3)
     report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **BRIEF)
     assert report.verdict == "something else"
@@ -249,7 +217,7 @@ def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(
     report = diagnose(net, batches=batches(), loss=CE, optimizer=optimizer, **NOTHING_DECIDES)
     assert (report.verdict, report.protocol["repeats"]) == ("not detectable", 2)
     assert "more updates" in report.why
-    monkeypatch.setattr(verdict, "_judged", lambda trials, run: ("not detectable", "open", 0.3))
+    monkeypatch.setattr(Judge, "judged", lambda self: ("not detectable", "open", 0.3))
     assert diagnose(make(), X, **NOTHING_DECIDES).protocol["repeats"] == 6
 
 
@@ -258,7 +226,7 @@ def of_dead_units() -> Report:
     """With remedies."""
     with torch.random.fork_rng():
         torch.manual_seed(2)
-        return diagnose(biased(make()), X, repeats=2, updates=100)
+        return diagnose(biased(make()), X, repeats=2, updates=60)
 
 
 def test_remedies_are_tried_on_copies_and_ranked(of_dead_units: Report) -> None:
@@ -355,8 +323,8 @@ ON_BATCHES = {"inputs": None, "loss": CE}
         ({"inputs": X, "batches": batches(), "loss": CE}, ["batches=", "inputs", "targets="]),
         ({"inputs": None, "batches": batches()}, ["batches=", "loss="]),
         (ON_BATCHES | {"batches": (X, Y)}, ["list of (inputs, targets)", "list(loader)"]),
-        (ON_BATCHES | {"batches": [(X[:, :3], Y)]}, ["the first batch", "128x3"]),
-        (ON_BATCHES | {"batches": batches(), "loss": lambda out, y: 1.0}, ["the first batch", "float"]),
+        (ON_BATCHES | {"batches": [(X[:, :3], Y)]}, ["batch 0", "128x3"]),
+        (ON_BATCHES | {"batches": batches(), "loss": lambda out, y: 1.0}, ["batch 0", "float"]),
         ({"make": lambda: make(width=16)}, ["make=", "0."]),
         ({"targets": Y}, ["loss=", "targets=", "batches="]),
         ({"targets": Y[:5], "loss": CE}, ["targets", "128", "5"]),

@@ -1,0 +1,141 @@
+"""The verdict on one run, from what the arms of its trials learned."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Verdict
+from rl_plasticity.diagnosis.trials import LEARNS, TIMES, Trials
+
+PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
+CLOSER = 0.8  # curves approach each other if the gap falls to this part of what it was after a third of the updates
+MOST = 3  # times so many repeats, where they leave a verdict open
+
+Judged = tuple[Verdict, str, float | None]
+"""The verdict on a run, the reason for it, and the smallest gap that would have been detected."""
+
+
+def all_judged(trials: Trials) -> list[Judged]:
+    """The verdict on each run. Trials go on, and further repeats are drawn, while one is open that they may settle."""
+    first, every = len(trials.tasks), [Judge(trials, run) for run in range(math.prod(trials.subject.runs))]
+    while True:
+        judged = [one.judged() for one in every]
+        if None in judged and trials.go_on():
+            continue
+        decided = [one or judge.open() for one, judge in zip(judged, every, strict=True)]
+        is_open = any(verdict == "not detectable" and gap is not None for verdict, _, gap in decided)
+        if not is_open or None in judged or len(trials.tasks) >= MOST * first:
+            return decided
+        trials.draw(first)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What the trials show of one run."""
+
+    trials: Trials
+    run: int
+
+    def of(self, values: Tensor) -> Estimate:
+        """This run of ``[repeats, runs]``."""
+        return Estimate.of(values[:, self.run].tolist())
+
+    def as_trained(self, kind: str, arm: str = AS_IT_IS) -> Estimate:
+        """What an arm learned at the first rate, of what a fresh network learned at that rate."""
+        return self.of(self.trials.score(kind, arm, 1.0))
+
+    def judged(self) -> Judged | None:
+        """The verdict; None where the network is behind, but may catch up if the trials go on."""
+        if (removed := float(self.trials.removed()[:, self.run].amax())) < LEARNS:
+            why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
+            return "not detectable", why, None
+        score, gap, says = self.said
+        if kind := self.short_of():
+            own = self.as_trained(kind)
+            return "something else", f"{says}; as it is trained it learns only {own} of the task {kind!r}", gap
+        far = self.far_behind()
+        if any(self.trials.is_first or now.mean < CLOSER * before.mean for now, before in far.values()):
+            return None
+        if score.high < PLASTIC:
+            return self.bad()
+        if EARLIER in far:
+            return "losing", f"{says}; this is {far[EARLIER][0]} less than earlier, compared repeat by repeat", gap
+        if score.low < PLASTIC:
+            return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
+        if alone := self.too_little_at_its_rate():
+            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
+        return "plastic", says, gap
+
+    def open(self) -> Judged:
+        """The verdict on a run that is behind when the trials are over: bad unless it would soon have caught up."""
+        _, gap, says = self.said
+        # In three times as many updates the gap would shrink by as much again.
+        if all(now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in self.far_behind().values()):
+            return "not detectable", f"{says}, and still catches up: give more updates", gap
+        return self.bad()
+
+    def bad(self) -> Judged:
+        """The verdict on a run that is behind, unless it learns one kind of drawn targets as a fresh network does."""
+        score, gap, says = self.said
+        kinds = self.trials.kinds
+        for kind in kinds if len(kinds) > 1 else ():
+            if self.of(self.trials.score(kind, NOW)).high >= PLASTIC:
+                why = f"{says}, but all of the targets {kind!r}: your next task decides, batches="
+                return "not detectable", why, None
+        return "lost" if score.high < LOST else "losing", says, gap
+
+    @property
+    def said(self) -> tuple[Estimate, float, str]:
+        """The score, the smallest gap that would have been detected, and a clause that states the score."""
+        score = self.of(self.trials.scores(NOW))
+        gap = 1 - PLASTIC + (score.high - score.low) / 2
+        return score, gap, f"with a fresh optimizer it learns {score} of what a fresh network learns"
+
+    def short_of(self) -> str | None:
+        """A kind of targets of which the network learns less than half as it is trained, although it could."""
+        for kind in self.trials.kinds if AS_IT_IS in self.trials.arms else ():
+            can, own = self.as_trained(kind, NOW), self.as_trained(kind)
+            if can.mean >= LOST and own.high < min(can.mean / 2, can.low):
+                return kind
+        return None
+
+    def too_little_at_its_rate(self) -> Estimate | None:
+        """What it learned as it is trained of the targets of which it learned most, if that is less than half."""
+        if not self.trials.subject.optimizers or AS_IT_IS not in self.trials.arms:
+            return None
+        own = max(map(self.as_trained, self.trials.kinds))
+        return own if own.high < LOST else None
+
+    def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
+        """How far it is behind a fresh network and an earlier one, where that is far: now, and at a third of that."""
+        found = {}
+        for other in (FRESH, EARLIER):
+            if other in self.trials.arms:
+                now, before = (self._behind(other, part) for part in (1.0, 1 / TIMES))
+                if now.low > 1 - PLASTIC:
+                    found[other] = now, before
+        return found
+
+    def _behind(self, other: str, part: float) -> Estimate:
+        now = self.trials.scores(NOW, part, -1e3)
+        return self.of((torch.ones_like(now) if other == FRESH else self.trials.scores(other, part, -1e3)) - now)
+
+    def numbers(self) -> tuple[dict[str, Estimate], dict[str, float]]:
+        """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
+        trials = self.trials
+        evidence: dict[str, Estimate] = {}
+        arms = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
+        for arm in arms:
+            evidence[arm] = self.of(trials.scores(arm))
+            evidence |= {f"{arm}/{kind}": self.of(trials.score(kind, arm)) for kind in trials.kinds}
+        learned = [(arm, kind) for arm in (*arms, FRESH) for kind in trials.kinds]
+        return evidence, {f"{arm}/{kind}": float(trials.loss(kind, arm)[:, self.run].mean()) for arm, kind in learned}
+
+    def slow_start(self) -> list[str]:
+        """That it ends well but was far behind a fresh one after a third of the updates: it unlearned first."""
+        early = float(self.trials.scores(NOW, 1 / TIMES)[:, self.run].mean())
+        updates = max(self.trials.lengths.values())
+        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
+        return [f"slow start: {said}"] if early < PLASTIC else []
