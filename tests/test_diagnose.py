@@ -119,7 +119,7 @@ def test_dead_units_end_with_status_1_values_out_of_reach_are_named_and_remedies
 ):
     monkeypatch.setattr(remedies, "REMEDIES", {"LayerNorm": remedies.REMEDIES["LayerNorm"]})
     run, step = with_dead_critic(pendulum, tmp_path)
-    given = ["network=critic", "repeats=4", "updates=60", "run=0", f"checkpoint={step}"]
+    given = ["network=critic", "repeats=2", "updates=30", "run=0", f"checkpoint={step}"]
     assert go(run, *given) == 1
     printed = capsys.readouterr().out
     assert "lost" in printed

@@ -111,7 +111,7 @@ def test_a_policy_without_noise_is_a_cause():
 # --- Stable-Baselines3's ----------------------------------------------------------------------------------------------
 
 
-def model(kind="SAC", env="Pendulum-v1", policy="MlpPolicy", steps=120, **settings):
+def model(kind="SAC", env="Pendulum-v1", policy="MlpPolicy", steps=60, **settings):
     sb3 = pytest.importorskip("stable_baselines3")
     small = {"learning_starts": 20, "buffer_size": 500, "policy_kwargs": {"net_arch": [16, 16]}}
     return getattr(sb3, kind)(policy, env, device="cpu", seed=0, **small, **settings).learn(steps)
@@ -188,7 +188,7 @@ def test_dead_networks_are_lost_and_values_out_of_reach_are_named():
                     layer.bias.fill_(-1000)
         for net in (agent.critic, agent.critic_target):
             net.qf0[-1].bias.fill_(-1e6)
-    report = diagnose(agent, repeats=2, updates=100, remedies=False)
+    report = diagnose(agent, repeats=2, updates=30, remedies=False)
     assert report.verdict == report.networks["critic"].verdict == "lost"
     assert report.networks["actor"].causes[0].startswith("constant targets")  # the critic has no preference
     assert any(cause.startswith("values: the mean is -5e+05") for cause in report.networks["critic"].causes)
