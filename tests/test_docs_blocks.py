@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class Block(NamedTuple):
     has: str
     before: str = ""
     after: str = ""
-    instead: tuple[tuple[str, str], ...] = ()
+    instead: Mapping[str, str] = {}
     needs: str = ""
 
 
@@ -65,9 +66,9 @@ from torch.nn import functional as F
 loss = F.cross_entropy
 x = torch.randn(64, 3); y = labels = torch.randint(0, 2, (64,)); next_batches = [(x, y)]
 """
-BRIEFLY = (("make=make_net)", "make=make_net, repeats=2, updates=10)"),)
+BRIEFLY = {"make=make_net)": "make=make_net, repeats=2, updates=10)"}
 A_STEP = "optimizer.zero_grad(); task_loss = net(x).square().mean()\n"
-BACKWARD = (("...; optimizer.step()", "loss.backward(); optimizer.step()"),)
+BACKWARD = {"...; optimizer.step()": "loss.backward(); optimizer.step()"}
 SETTINGS = "from typing import Annotated\nfrom rl_plasticity import Setting\n"
 IMAGES = """
 import numpy as np
@@ -114,7 +115,7 @@ PYTHON: dict[str, list[Block]] = {
         Block(
             "earlier=last_week",
             before="last_week = net.state_dict()",
-            instead=(("diagnose(net, x", "diagnose(net, x, repeats=2, updates=10"),),
+            instead={"diagnose(net, x": "diagnose(net, x, repeats=2, updates=10"},
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
         ),
         Block(
@@ -124,10 +125,10 @@ PYTHON: dict[str, list[Block]] = {
             "agents.PLAYED, env = 200, gymnasium.make('Pendulum-v1')\n"
             "model = SAC('MlpPolicy', 'Pendulum-v1', buffer_size=200).learn(110)\n"
             "model.save('model')\nmodel.save_replay_buffer('buffer')",
-            instead=(
-                ("env=env", "env=env, repeats=2, updates=10, remedies=False"),
-                ("diagnose(model)", "diagnose(model, repeats=2, updates=10, remedies=False)"),
-            ),
+            instead={
+                "env=env": "env=env, repeats=2, updates=10, remedies=False",
+                "diagnose(model)": "diagnose(model, repeats=2, updates=10, remedies=False)",
+            },
             after="assert {*report.networks} == {'critic', 'actor'}",
         ),
     ],
@@ -173,11 +174,11 @@ PYTHON: dict[str, list[Block]] = {
     "metrics.md": [
         Block(
             "load_agent",
-            instead=(
-                ('make_env("cheetah-run", seed=0)', 'make_env("gym:Pendulum-v1", seed=0, action_repeat=4)'),
-                ("range(256)", "range(8)"),
-                ("updates=30", "updates=3"),
-            ),
+            instead={
+                'make_env("cheetah-run", seed=0)': 'make_env("gym:Pendulum-v1", seed=0, action_repeat=4)',
+                "range(256)": "range(8)",
+                "updates=30": "updates=3",
+            },
             after="assert fit_fresh_targets(critic, (obs, act), updates=3).shape == (runs,)",
         ),
         Block(
@@ -191,39 +192,37 @@ PYTHON: dict[str, list[Block]] = {
         Block("coef: Annotated", before=SETTINGS),
         Block(
             "run(env=",
-            instead=(
-                ('env="gym:Pendulum-v1", ', ""),
-                ('agent={"name": "td3", "hidden": [64, 64]}', '**TINY | {"agent": {"name": "td3", "hidden": [8]}}'),
-                ("random_env_steps=500, total_env_steps=3000, replay_ratio=1, eval_every_env_steps=1000, ", ""),
-                ("measure_every_updates=0,", ""),
-            ),
+            instead={
+                'env="gym:Pendulum-v1", ': "",
+                'agent={"name": "td3", "hidden": [64, 64]}': '**TINY | {"agent": {"name": "td3", "hidden": [8]}}',
+                "random_env_steps=500, total_env_steps=3000, replay_ratio=1, eval_every_env_steps=1000, ": "",
+                "measure_every_updates=0,": "",
+            },
         ),
     ],
     "python.md": [
         Block(
             "short = {",
-            instead=(
-                (
-                    '"env": "gym:Pendulum-v1", "seeds": 2, "total_env_steps": 5000, "random_env_steps": 500,',
-                    '**TINY, "seeds": 2}',
-                ),
-                (' "replay_ratio": 1,\n         "eval_every_env_steps": 1000}', ""),
-                ("supervised.run(", "supervised.run(**TINY_DIGITS, "),
-            ),
+            instead={
+                '"env": "gym:Pendulum-v1", ': "**TINY, ",
+                '"total_env_steps": 5000, "random_env_steps": 500,': "}",
+                ' "replay_ratio": 1,\n         "eval_every_env_steps": 1000}': "",
+                "supervised.run(": "supervised.run(**TINY_DIGITS, ",
+            },
         ),
-        Block("class LargestWeight", instead=(("supervised.run(", "supervised.run(**TINY_DIGITS, "),)),
+        Block("class LargestWeight", instead={"supervised.run(": "supervised.run(**TINY_DIGITS, "}),
         Block("load_agent", before="import torch\nobs = torch.zeros(2, 1, 3)", after="assert act.shape == (2, 1, 1)"),
     ],
     "start.md": [
         Block('compare("results/digits")', before="import shutil; shutil.copytree('results/a', 'results/digits')"),
     ],
     "start-own-loop.md": [
-        Block("# my_loop.py", instead=(("updates=500", "updates=50"), ("range(12)", "range(2)"))),
+        Block("# my_loop.py", instead={"updates=500": "updates=50", "range(12)": "range(2)"}),
         Block(
             "import diagnose",
-            instead=(("range(200)", "range(10)"), ("make=make_net", "make=make_net, repeats=2, updates=10")),
+            instead={"range(200)": "range(10)", "make=make_net": "make=make_net, repeats=2, updates=10"},
         ),
-        Block("import attach", instead=(("range(12)", "range(2)"),), after="assert handle.regularizer.coef == 1e-3"),
+        Block("import attach", instead={"range(12)": "range(2)"}, after="assert handle.regularizer.coef == 1e-3"),
         Block("import make_intervention", after="assert 0 <= done['reset_units'] <= 128"),
     ],
     "start-own-method.md": [
@@ -241,7 +240,7 @@ PYTHON: dict[str, list[Block]] = {
         Block(
             "classes = np.stack",
             before=CLASSES,
-            instead=((":600", ":2"), ("600:", "2:")),
+            instead={":600": ":2", "600:": "2:"},
             after="assert np.load('test.npz')['labels'].tolist() == sorted([*range(1000)] * 3)",
         ),
         Block("def squares", before=IMAGES, after="assert DATA['squares']().num_classes == 10"),
@@ -268,7 +267,7 @@ PYTHON: dict[str, list[Block]] = {
     "vectors.md": [
         Block(
             "import numpy",
-            instead=(("docs/vectors/", f"{VECTORS}/"),),
+            instead={"docs/vectors/": f"{VECTORS}/"},
             after=f"import runpy; assert not runpy.run_path('{VECTORS}/check.py')['main']('mine.safetensors', 1e-14)",
         ),
     ],
@@ -277,7 +276,7 @@ PYTHON: dict[str, list[Block]] = {
         Block(
             "integrations.stable_baselines3",
             before=STABLE_BASELINES,
-            instead=(("100_000", "120"),),
+            instead={"100_000": "120"},
             needs="stable_baselines3",
         ),
         Block(
@@ -393,7 +392,7 @@ def clean(command):
 def as_tested(page, text):
     """A block with what the table puts around it, and in place of its large numbers."""
     block = about(page, text)
-    for shown, small in block.instead:
+    for shown, small in block.instead.items():
         assert shown in text, f"{page.name}: {shown!r} is no longer there"
         text = text.replace(shown, small)
     return "\n".join([block.before, text, block.after])

@@ -97,21 +97,13 @@ def no_data():
     raise KeyError("no\ndata")
 
 
-def hangs():
-    time.sleep(10_000)
-
-
-def killed():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.parametrize(
     ("does", "workers", "timeout", "says"),
     [
         (no_data, False, None, r"raised KeyError: 'no\\ndata' \(test_vector.py, line \d+\)$"),
         (no_data, True, None, r"raised KeyError: 'no\\ndata' \(test_vector.py, line \d+\)$"),
-        (hangs, True, 0.1, r"an environment took longer than env.timeout_seconds=0.1$"),
-        (killed, 2, None, r"process died \(exit codes \[-9, -9\]\)$"),
+        (partial(time.sleep, 10_000), True, 0.1, r"an environment took longer than env.timeout_seconds=0.1$"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, None, r"process died \(exit codes \[-9, -9\]\)$"),
     ],
 )
 def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(

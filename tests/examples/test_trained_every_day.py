@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import assert_equal_states, refused
 
-from rl_plasticity import REGULARIZERS, attach
+from rl_plasticity import attach
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trained_every_day.py"
 DAY = runpy.run_path(str(EXAMPLE))
@@ -18,6 +18,7 @@ STEPS = 7
 # Each acts, and within three days of seven steps.
 SETTINGS = {
     "churn": {"coef": 0.1},
+    "feature_rank": {},
     "wrs": {"every_updates": 4},
     "hare_tortoise": {"every_updates": 4},
     "continual_backprop": {"coef": 0.01, "maturity": 3},
@@ -39,7 +40,11 @@ def saved(path):
     return {name: value for name, value in torch.load(path).items() if name in ("net", "regularizer", "day")}
 
 
-@pytest.mark.parametrize("method", REGULARIZERS)
+# One of each hook, and all that look at data; the contract saves and loads the state of every method.
+METHODS = ["none", "spectral", "ewc", "weight_decay", *SETTINGS]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_days_through_a_file_equal_a_loop_that_never_stopped(method, tmp_path):
     settings = SETTINGS.get(method, {})
     whole, accuracies = never_stopped(method, 3, **settings)

@@ -10,8 +10,8 @@ from conftest import refused
 from torch import nn
 from torch.nn import functional as F
 
-from rl_plasticity import attach
-from rl_plasticity.regularizers import make_regularizer
+from rl_plasticity import attach, make_intervention
+from rl_plasticity.regularizers import hidden_units, make_regularizer
 
 sb3 = pytest.importorskip("stable_baselines3")
 
@@ -254,6 +254,32 @@ def test_a_features_extractor_is_regularized_once_by_whoever_trains_it(shared):
     extractor = {"features_extractor.layer.weight", "features_extractor.layer.bias"}
     assert extractor <= names["actor"]
     assert names["critic"] & extractor == (set() if shared else extractor)
+
+
+CHAINS = {
+    "SAC": [(f"qf{i}.{n}", f"qf{i}.{n + 2}") for i in (0, 1) for n in (0, 2)],
+    "PPO": [(f"mlp_extractor.{of}_net.0", f"mlp_extractor.{of}_net.2") for of in ("policy", "value")]
+    + [("mlp_extractor.policy_net.2", "action_net"), ("mlp_extractor.value_net.2", "value_net")],
+}
+
+
+@pytest.mark.parametrize(("kind", "example"), [("SAC", (OBS, ACT)), ("PPO", (CART,))])
+def test_redo_recycles_a_dead_unit_of_every_hidden_layer_with_its_moments_and_no_other(kind, example):
+    model = learn(make(kind, policy_kwargs={"activation_fn": nn.ReLU}))
+    net = model.critic if kind == "SAC" else model.policy
+    units, layers = hidden_units(net, example), dict(net.named_modules())
+    assert {(unit.incoming.name, *(layer.name for layer in unit.outgoing)) for unit in units} == {*CHAINS[kind]}
+    with torch.no_grad():
+        for into, _ in CHAINS[kind]:  # unit 3 is dead, the others are not dormant
+            layers[into].weight[3], layers[into].bias[:] = 0, 5 if into.endswith("0") else 500
+            layers[into].bias[3] = -1
+    done = make_intervention("redo", threshold=0.0).apply_(net, net.optimizer, example=example)
+    assert done["reset_units"] == len(CHAINS[kind])
+    for into, out in CHAINS[kind]:
+        assert layers[into].weight[3].any()
+        assert not layers[out].weight[:, 3].any()
+        assert not net.optimizer.state[layers[into].weight]["exp_avg_sq"][3].any()
+        assert not net.optimizer.state[layers[out].weight]["exp_avg_sq"][:, 3].any()
 
 
 # --- saved, loaded, gone on -------------------------------------------------------------------------------------------

@@ -294,8 +294,11 @@ def test_a_frozen_bias_makes_swr_say_that_it_is_no_longer_exact():
 # --- copies, transforms, processes, networks without a forward --------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda parts: pickle.loads(pickle.dumps(parts))])
+COPIES = [*((name, copy.deepcopy) for name in NAMES)]
+COPIES += [(name, lambda parts: pickle.loads(pickle.dumps(parts))) for name in (*OF_EACH_HOOK, "churn")]
+
+
+@pytest.mark.parametrize(("name", "how"), COPIES)
 def test_a_copy_of_network_optimizer_and_handle_trains_as_they_do_and_growing_by_nothing_changes_nothing(name, how):
     net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
     for x in data(2):

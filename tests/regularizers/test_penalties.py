@@ -151,7 +151,7 @@ CHOSEN = {
 }
 
 
-def trained(net, optimizer, steps=30):
+def trained(net, optimizer, steps=8):
     generator = torch.Generator().manual_seed(3)
     for _ in range(steps):
         x = torch.randn(8, 2, 5, generator=generator, dtype=torch.float64)
