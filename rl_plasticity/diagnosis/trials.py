@@ -22,7 +22,7 @@ from rl_plasticity.seeding import derive, random_states_kept
 
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
-TIMED = 10  # whose time foretells the cost
+TIMED = 5  # whose time foretells the cost
 BRIEF = 200  # most of a remedy's
 TIMES = 3  # factor of the updates where a verdict has to wait
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate

@@ -25,7 +25,7 @@ NAMES = {"agent": ["critic/trainability", "actor/trainability"], "digits": ["net
 @pytest.fixture(autouse=True)
 def brief(monkeypatch):
     """Trials of a few updates: that a network learns is tested where the trial is."""
-    monkeypatch.setattr(diagnosing, "trainability", partial(trainability, updates=10))
+    monkeypatch.setattr(diagnosing, "trainability", partial(trainability, updates=4))
     monkeypatch.setattr(trials, "LEARNS", -1.0)  # after so few there would be no number
 
 
