@@ -40,12 +40,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity.agents import DQN, SAC, Agent, Batch, ReplayBuffer, Step
-from rl_plasticity.compiling.compiled import compiled
+from rl_plasticity.compiling.compiled import compiled, processor
 from rl_plasticity.compiling.precision import decided, onednn_pays_from, pays_from, read_bfloat16_, use_onednn_
 from rl_plasticity.compiling.products import onednn
 from rl_plasticity.networks import StackedLinear
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
-from rl_plasticity.runs.provenance import processor
 
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
 GROUP, BATCH, FILLED = 16, 256, 10_000

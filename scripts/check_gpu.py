@@ -1,32 +1,40 @@
 """Whether the package's GPU path is right, and how fast it is: ``python scripts/check_gpu.py [--out gpu]``.
 
-One command, under eight minutes, for a checkout and a Python with torch and CUDA (torch 2.11 to 2.13) and numpy; what
-else is missing is named in one line, and what needs it is left out. It writes ``gpu.json``, after each part what is
-known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wrong. The parts (``--parts``):
+One command, in about eight minutes, for a checkout and a Python with torch and CUDA (torch 2.11 to 2.13) and numpy;
+what else is missing is named in one line, and what needs it is left out. It writes ``gpu.json``, after each part what
+is known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wrong. The parts (``--parts``):
 
+- ways: how a run of 1 and of 2 seeds makes its updates, by its own trial, and what was wrong with faster ways.
 - equal: plain updates against captured ones (CUDA graphs), compiled ones and both, 30 updates with resets of chosen
   runs between the replays and a resume in the middle; every regularizer on a run of its own in one agent, and a chain.
   A few of them are compiled: a graph of all takes minutes.
-- agents: the same for the agents of papers, each with its own networks, and the rate at which captured ones learn.
+- exact: the change of all weights in 1, 10 and 16 updates by each way, against float64 on the CPU.
+- speed: run-updates a second by each way, for 1 to 100 runs, in each precision, and 16 updates in one graph; the share
+  of the floor, which is the bare products of an update (bench.py) captured alike; kernels, gaps and peak memory.
+- train: a real training of 10 runs, environments in worker processes: its rate, and where an env step's time goes; with
+  generated transitions where gymnasium or dm_control are missing.
+- probe: a kernel's price in a graph, and a whole forward pass in one Triton kernel (fused_forward.py), with its error.
+- kernels: stages of an update, captured alone. ``loop``: what an env step costs beside its updates, and what a
+  measurement, a row of the log and a checkpoint cost. ``env``: a step of 10 environments, here and in workers.
+- agents: plain against captured updates of the agents of papers, each with its own networks, and their rate.
 - supervised: the same for updates of ``cnn_bn``, whose norm layers keep running statistics.
 - waits: between an action and the next nothing waits for the device.
 - cpu: the same agent on the CPU and on the GPU from one state, 10 updates.
 - precision: products in float32, TF32 and bfloat16 against float64, and whether the discount keeps its digits.
-- bench: run-updates a second for 1 to 100 runs at three sizes, captured, and the share of the floor, which is the bare
-  products of an update (bench.py) captured alike; compiled too where the time suffices (``--minutes``);
-  of one replay the kernels and the time between them; peak memory.
-- train: a real training of 10 runs, environments in worker processes (``--train-seconds``); with generated transitions
-  where gymnasium or dm_control are missing.
 
 ``--device cpu --small`` runs every part but CUDA graphs in seconds on the CPU: that is how the tests run it.
 """
 
 import argparse
+import contextlib
+import copy
 import importlib.util
 import itertools
 import json
 import math
+import os
 import platform
+import statistics
 import sys
 import time
 import warnings
@@ -35,6 +43,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -44,14 +53,16 @@ from bench import SIZES, agent_of, products
 from torch import Tensor, nn
 
 from rl_plasticity.agents import DQN, SAC, Batch, ReplayBuffer, Step
-from rl_plasticity.compiling.compiled import Captured, compiled
+from rl_plasticity.agents.sac import critic_loss
+from rl_plasticity.compiling.compiled import Captured, compiled, processor
 from rl_plasticity.compiling.fastest import fastest, passes
 from rl_plasticity.compiling.precision import has_bfloat16, pays_from, read_bfloat16_, tf32
+from rl_plasticity.diagnosis.probe import Probe, size_of
+from rl_plasticity.errors import first_line
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.learning.learner import Learner
+from rl_plasticity.learning.learner import Learner, follow_
 from rl_plasticity.networks import make_network
 from rl_plasticity.regularizers import REGULARIZERS, Chain, Regularizer, SideBySide, make_regularizer
-from rl_plasticity.runs.provenance import processor
 
 NEEDED = ["gymnasium", "dm_control", "shimmy", "yaml", "filelock", "tqdm", "tensorboard"]
 DUE = {7: ("periodic", [0, 2]), 11: ("redo", None), 13: ("head", [1]), 17: ("shrink_perturb", [3])}
@@ -65,10 +76,8 @@ class Bounds:
     device: str
     hidden: tuple[int, ...]
     batch: int
-    runs: tuple[int, ...]
-    sizes: dict[str, tuple[int, int]]
     seconds: float  # of each timing
-    until: float  # by time.monotonic(), no compilation is begun later
+    until: float  # by time.monotonic(), nothing long is begun later
     train_seconds: float
 
     @property
@@ -324,7 +333,7 @@ def floor(b: Bounds, runs: int, obs_dim: int, act_dim: int, kind: str) -> float:
     return rate(every, b)
 
 
-def kernels(call: Callable[[], object], b: Bounds) -> dict[str, float]:
+def kernels_of(call: Callable[[], object], b: Bounds) -> dict[str, float]:
     """Of one replay: how many kernels run, the microseconds that they take, and those between them."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -342,54 +351,282 @@ def kernels(call: Callable[[], object], b: Bounds) -> dict[str, float]:
     return {"kernels": len(spans), "busy us": busy, "between us": max(e for _, e in spans) - spans[0][0] - busy}
 
 
-def bench(b: Bounds) -> dict[str, Any]:
-    """Rows of the table; compiled ones in the order of their interest, until the time is up."""
-    rows: list[dict[str, Any]] = []
-    kinds = ["float32"] + ["tf32"] * b.on_gpu + ["bfloat16"] * (has_bfloat16(b.device) or not b.on_gpu)
+def way_of(name: str, agent: SAC, b: Bounds) -> tuple[Callable[..., Any], int]:
+    """Updates of an agent in a way, and how many of them a call makes: those of "x16" get 16 batches and noises."""
+    kind, _, several = name.partition(" x")
+    update = graph_of(agent.update, b) if kind == "compiled" else agent.update
+    if several:
 
-    def row(size: str, runs: int, kind: str, way: str, reg: str = "none") -> None:
-        obs_dim, act_dim = b.sizes[size]
+        def each(batches: Batch, noise: Tensor) -> dict[str, Tensor]:
+            for i in range(int(several)):
+                metrics = update(Batch(*(x[i] for x in batches)), noise[i])
+            return metrics  # type: ignore[no-any-return]
+
+        return capture(each, b), int(several)
+    return (update if kind == "plain" else capture(update, b)), 1
+
+
+def inputs_of(b: Bounds, runs: int, sizes: tuple[int, int], number: int, several: int) -> tuple[Batch, Tensor]:
+    """The same numbers in every way; for several updates with a leading axis."""
+    each = [transitions(b, runs, *sizes, number * 100 + i, b.device) for i in range(several)]
+    if several == 1:
+        return each[0]
+    stacked = Batch(*(torch.stack(x) for x in zip(*(batch for batch, _ in each), strict=True)))
+    return stacked, torch.stack([noise for _, noise in each])
+
+
+def spectral_agent(b: Bounds, runs: int, sizes: tuple[int, int] = (17, 6), device: str | None = None) -> SAC:
+    return SAC(*sizes, range(runs), partial(make_regularizer, "spectral"), hidden=b.hidden, device=device or b.device)
+
+
+def speed(b: Bounds) -> dict[str, Any]:
+    """Rows of the table in the order of their interest, until the time is up."""
+    rows: list[dict[str, Any]] = []
+
+    def row(way: str, runs: int, kind: str = "float32", size: str = "cheetah-run") -> dict[str, Any]:
         if b.on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+        torch._dynamo.reset()
         with tf32(kind == "tf32"):
-            agent = SAC(
-                obs_dim, act_dim, range(runs), lambda net: make_regularizer(reg, net), hidden=b.hidden, device=b.device
-            )
+            agent = spectral_agent(b, runs, SIZES[size])
             if kind == "bfloat16":
                 read_bfloat16_(agent, pays_from(b.device, runs))
-            fast = capture(agent.update if way == "captured" else graph_of(agent.update, b), b)
-            inputs = transitions(b, runs, obs_dim, act_dim, 0, b.device)
+            call, makes = way_of(way, agent, b)
+            inputs = inputs_of(b, runs, SIZES[size], 1, makes)
             began = time.perf_counter()
-            fast(*inputs)
+            call(*inputs)
             settle(b)
-            first_call = time.perf_counter() - began
-            per_second = rate(lambda: fast(*inputs), b)
-            share = per_second / floor(b, runs, obs_dim, act_dim, kind)
-            what = {"size": size, "runs": runs, "precision": kind, "way": way, "reg": reg}
-            rows.append(what | {"run-updates/s": runs * per_second, "share of the floor": share})
-            rows[-1] |= {"first call s": round(first_call, 1)}
-            if b.on_gpu:
-                rows[-1] |= kernels(lambda: fast(*inputs), b)
-                rows[-1] |= {"peak MiB": torch.cuda.max_memory_allocated() / 2**20}
+            found: dict[str, Any] = {"first call s": time.perf_counter() - began}
+            per_second = makes * rate(lambda: call(*inputs), b)
+            found |= {"run-updates/s": runs * per_second, "us per update": 1e6 / per_second}
+            found["share of the floor"] = per_second / floor(b, runs, *SIZES[size], kind)
+            if b.on_gpu and way != "plain":
+                found |= kernels_of(lambda: call(*inputs), b)
+                found |= {"peak MiB": torch.cuda.max_memory_allocated() / 2**20}
+        return found
 
-    first = next(iter(b.sizes))
-    several = max(r for r in b.runs if r <= 40)
-    wanted = [(first, several, kind, "compiled", "none") for kind in kinds] + [
-        (first, several, "float32", "compiled", "spectral")
-    ]
-    for size in b.sizes:
-        for runs in b.runs:
-            for kind in kinds:
-                row(size, runs, kind, "captured")
-    wanted += [(size, runs, kind, "compiled", "none") for kind in kinds for size in b.sizes for runs in b.runs]
-    left = []
-    for one in dict.fromkeys(wanted):
-        if time.monotonic() < b.until:
-            row(*one)
-        else:
-            left.append(" ".join(map(str, one)))
-    return {"rows": rows, "no time for": left}
+    ten = 10 if b.on_gpu else 2
+    wanted: list[tuple[Any, ...]] = [("plain", ten), ("captured", ten), ("captured x16", ten), ("compiled", ten)]
+    wanted += [(way, ten, "tf32") for way in ("captured", "compiled", "compiled x16") if b.on_gpu]
+    if b.on_gpu:
+        wanted += [("compiled x16", ten), ("captured", ten, "bfloat16"), ("captured", 1), ("captured", 40)]
+        wanted += [("compiled", 1), ("compiled", 40), ("captured", 4), ("captured", 100), ("compiled", ten, "bfloat16")]
+        wanted += [(way, ten, "float32", size) for way in ("captured", "compiled") for size in [*SIZES][1:]]
+    for one in wanted:
+        what = dict(zip(("way", "runs", "precision", "size"), one, strict=False))
+        late = time.monotonic() > b.until
+        try:
+            rows.append(what | (row(*one) if not late else {"left out": "no time"}))
+        except Exception as error:  # of the compiler, or of a machine that has too little memory
+            rows.append(what | {"left out": first_line(error)[:300]})
+    return {"rows": rows}
+
+
+def ways(b: Bounds) -> dict[str, Any]:
+    """What `fastest` says of agents of one and two runs."""
+    found = {}
+    for runs in (1, 2):
+        lines: list[str] = []
+        agent = spectral_agent(b, runs)
+        fastest(agent.update, b.device, b.on_gpu, lines.append)(*inputs_of(b, runs, (17, 6), 1, 1))
+        found[f"{runs} runs"] = lines
+    return found
+
+
+def exact(b: Bounds) -> dict[str, Any]:
+    """|change - the exact one| / |the exact one| of all weights, beside that of float32 on the CPU."""
+    runs, at = 4, (1, 10, 16)
+    first = spectral_agent(b, runs, device="cpu")
+    start = {n: v for n, v in first.state_dict().items() if "_extra_state" not in n}
+
+    def weights(agent: SAC) -> dict[str, Tensor]:
+        both = (*agent.named_parameters(), *agent.critic_target.named_parameters(prefix="target"))
+        return {name: p.detach().cpu().double().clone() for name, p in both}
+
+    def updated_by(way: str, device: str, kind: torch.dtype) -> dict[int, dict[str, Tensor]]:
+        agent = spectral_agent(b, runs, device=device).to(kind)
+        call, makes = way_of(way, agent, b)
+        seen = {}
+        if makes > 1:
+            for _ in range(Captured.WARM_UP + 1):  # recorded; then from the start by one replay
+                call(*inputs_of(b, runs, (17, 6), 5, makes))
+        agent.load_state_dict({n: v.to(device) for n, v in start.items()}, strict=False)
+        for number in range(16 // makes):
+            batch, noise = transitions(b, runs, 17, 6, 100 + number, "cpu") if makes == 1 else inputs_of(
+                b, runs, (17, 6), 1, makes
+            )  # fmt: skip
+            call(Batch(*(x.to(device, kind) for x in batch)), noise.to(device, kind))
+            seen[(number + 1) * makes] = weights(agent)
+        return seen
+
+    before = weights(first)
+    truth = updated_by("plain", "cpu", torch.float64)
+
+    def error(seen: dict[int, dict[str, Tensor]], number: int) -> float:
+        change, other = (
+            torch.cat([(one[number][n] - before[n]).flatten() for n in before]) for one in (truth, seen)
+        )  # fmt: skip
+        return float((other - change).norm() / change.norm())
+
+    own = updated_by("plain", "cpu", torch.float32)
+    found: dict[str, Any] = {"float32 on the CPU": {number: error(own, number) for number in at}}
+    for way in ("plain", "captured", "captured x16", "compiled"):
+        seen = updated_by(way, b.device, torch.float32)
+        found[way] = {number: error(seen, number) for number in at if number in seen}
+        for number, worst in found[way].items():
+            if not worst <= 10 * found["float32 on the CPU"][number] + 1e-5:
+                raise ArithmeticError(f"{way} updates are not exact: {found}")
+    return found
+
+
+# --- where the time goes ----------------------------------------------------------------------------------------------
+
+
+def probe(b: Bounds) -> dict[str, Any]:
+    """Microseconds of a small kernel in a graph, of bare products, and of a forward pass in one kernel."""
+    runs = 10 if b.on_gpu else 2
+    x, found = torch.zeros(runs, device=b.device), {}
+
+    def chain() -> dict[str, Tensor]:
+        for _ in range(200):
+            x.add_(1)
+        return {"x": x}
+
+    found["dependent small kernel"] = 1e6 / 200 / rate(capture(chain, b), b)
+    for kind in ["float32", *(["tf32", "bfloat16"] if b.on_gpu else [])]:
+        with tf32(kind == "tf32"):
+            found[f"bare products, {kind}"] = 1e6 / floor(b, runs, 17, 6, kind)
+    net = spectral_agent(b, runs).actor.net.trunk
+    obs, hidden = torch.randn(runs, b.batch, 17, device=b.device), b.hidden[0]
+    with torch.no_grad():
+        found["forward pass by torch, captured"] = 1e6 / rate(capture(lambda: {"y": net(obs)}, b), b)
+        if not b.on_gpu:
+            return found
+        import fused_forward
+
+        wanted = copy.deepcopy(net).cpu().double()(obs.cpu().double())
+        h1, h2 = (torch.empty(runs, b.batch, hidden, device=b.device) for _ in range(2))
+        y = torch.empty(runs, b.batch, 12, device=b.device)
+        for kind, block, warps in (("tf32", 16, 4), ("tf32", 32, 8), ("tf32x3", 32, 8), ("ieee", 32, 8)):
+            call = partial(fused_forward.forward, net, obs, h1, h2, y, BM=block, PREC=kind, num_warps=warps)
+            try:
+                call()
+                wrong = float((y.cpu().double() - wanted).norm() / wanted.norm())
+                us = 1e6 / rate(capture(lambda call=call: {"y": call()}, b), b)  # type: ignore[misc]
+                found[f"forward pass in one kernel, {kind}, {block} rows"] = {"us": us, "error": wrong}
+            except Exception as error:  # of Triton
+                found[f"forward pass in one kernel, {kind}, {block} rows"] = first_line(error)[:300]
+    return found
+
+
+def kernels(b: Bounds) -> dict[str, Any]:
+    """Microseconds and kernels of stages of an update, each captured alone."""
+    runs = 10 if b.on_gpu else 2
+    agent = spectral_agent(b, runs)
+    batch, noise = transitions(b, runs, 17, 6, 1, b.device)
+    agent.update(batch, noise)
+    net, optimizer = agent.critic.net, agent.critic.optimizer
+    parameters = list(net.parameters())
+    gradients = [torch.randn_like(p) for p in parameters]
+
+    def first(loss: Tensor) -> dict[str, Tensor]:
+        return {"g": torch.autograd.grad(loss.sum(), parameters, allow_unused=True)[0]}
+
+    def changed(_: object) -> dict[str, Tensor]:
+        return {"s": optimizer.step}
+
+    stages = {
+        "whole update": lambda: agent.update(batch, noise),
+        "target": lambda: {"t": agent.target(batch, noise[0])},
+        "critic forward and backward": lambda: first(critic_loss(net(batch.obs, batch.act), batch.reward)),
+        "critic's penalty and its gradient": lambda: first(agent.critic.regularizer.penalty(net)),
+        "critic's Adam": lambda: changed(optimizer.update_(parameters, gradients)),
+        "target network's step": lambda: changed(follow_(agent.critic_target, net, agent.tau)),
+        "act": lambda: {"a": agent.act(batch.obs)},
+    }
+    found = {}
+    for name, stage in stages.items():
+        graph = capture(stage, b)
+        found[name] = {"us": 1e6 / rate(graph, b)} | (kernels_of(graph, b) if b.on_gpu else {})
+    return found
+
+
+def loop(b: Bounds) -> dict[str, Any]:
+    """Milliseconds of what an env step does beside its updates, waiting after each, and of what comes seldom."""
+    import tempfile
+
+    runs = 10 if b.on_gpu else 2
+    agent, size = spectral_agent(b, runs), b.batch
+    buffer = ReplayBuffer(runs, 100_000 if b.on_gpu else 1000, 17, 6, device=b.device)
+    buffer.start(torch.zeros(runs, 17, device=b.device))
+    obs, none = np.ones((runs, 17), np.float32), np.zeros(runs, bool)
+    act, step = torch.zeros(runs, 6, device=b.device), Step(obs, obs[:, 0], none, none, obs)
+    for _ in range(500):
+        buffer.add(act, step)
+    batch, noise = transitions(b, runs, 17, 6, 1, b.device)
+    metrics, inputs = agent.update(batch, noise), agent.inputs(batch)
+    probes = {name: Probe(learner, inputs[name]) for name, learner in agent.learners.items()}
+
+    def choose() -> Tensor:
+        return agent.act(buffer.newest_obs.unsqueeze(1), agent.streams.normal(1, 6)).squeeze(1)
+
+    def measure() -> None:
+        for name, (loss, targets) in agent.example_losses(batch, noise).items():
+            probes[name].measure(loss, targets)
+
+    def log() -> None:
+        for name, learner in agent.learners.items():
+            for value in size_of(learner, metrics[f"{name}/gradient_norm"]).values():
+                value.cpu()
+
+    def save() -> None:
+        with tempfile.TemporaryFile() as file:
+            torch.save(agent.state_dict(), file)
+
+    parts: dict[str, Callable[[], object]] = {
+        "an action, with its wait": lambda: choose().cpu(),
+        "an action, launched": choose,
+        "store": lambda: buffer.add(act, step),
+        "draw and gather 16 batches": lambda: buffer.sample(agent.streams.integers(buffer.size, 16 * size)),
+        "noise of 16 updates": lambda: agent.noise(16, size),
+        "a measurement": measure,
+        "a row of the log": log,
+        "a checkpoint of the agent": save,
+    }
+    found = {}
+    for name, part in parts.items():
+        part()
+        times = []
+        for _ in range(20 if b.on_gpu else 2):
+            settle(b)
+            start = time.perf_counter()
+            part()
+            if "launched" not in name:
+                settle(b)
+            times.append(time.perf_counter() - start)
+        found[name] = 1e3 * statistics.median(times)
+    return found
+
+
+def env(b: Bounds) -> dict[str, Any]:
+    """Microseconds of a step of 10 environments, by the number of worker processes."""
+    if absent := missing():
+        return {"left out, because of": absent}
+    from rl_plasticity.envs import Envs
+
+    found: dict[str, Any] = {"cores": os.cpu_count()}
+    number = 300 if b.on_gpu else 10
+    for workers in (False, 1, 2, 5, 10) if b.on_gpu else (False, 1):
+        envs = Envs("cheetah-run", range(10), workers=workers)
+        envs.reset()
+        acts = np.random.default_rng(0).uniform(-1, 1, (number, 10, envs.act_dim)).astype(np.float32)
+        start = time.perf_counter()
+        for act in acts:
+            envs.step(act)
+        found[f"us of a step, {workers or 'no'} workers"] = 1e6 * (time.perf_counter() - start) / number
+        envs.close()
+    return found
 
 
 def waits(b: Bounds) -> dict[str, Any]:
@@ -438,28 +675,58 @@ def train(b: Bounds) -> dict[str, Any]:
     import tempfile
 
     from rl_plasticity import train as command
+    from rl_plasticity.envs import Envs
+    from rl_plasticity.training.acting import AgentUpdates
 
-    start, seen = time.perf_counter(), {}
+    spent: dict[str, float] = {}
+    marks: list[tuple[float, int, int]] = []
+
+    def timed(called: str, old: Callable[..., Any]) -> Callable[..., Any]:
+        def new(*given: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return old(*given, **named)
+            finally:
+                spent[called] = spent.get(called, 0.0) + time.perf_counter() - start
+
+        return new
 
     def turn(session: Any) -> None:
-        seen.update(step=session.progress.step, updates=session.progress.updates)
-        if time.perf_counter() - start > b.train_seconds:
+        at, now = session.progress, time.perf_counter()
+        if at.updates >= 16 * 20 and not marks:  # compiled and captured by now
+            marks.append((now, at.step, at.updates))
+            spent.clear()
+        if marks and now - marks[0][0] > b.train_seconds:
+            marks.append((now, at.step, at.updates))
             session.end_early()
 
-    settings = {"env": "cheetah-run", "agent": {"name": "sac", "hidden": [*b.hidden]}, "seeds": 10 if b.on_gpu else 2}
-    settings |= {"device": b.device, "random_env_steps": 1000 if b.on_gpu else 20, "batch_size": b.batch}
-    settings |= {"total_env_steps": 10**6, "eval_every_env_steps": 2000, "eval_episodes": 1, "compile": b.on_gpu}
-    with tempfile.TemporaryDirectory() as folder:
-        curves = command.run(on_step=turn, out=f"{folder}/run", **settings).metrics()
-    returns = {str(run): own["train/return"].values.tolist() for run, own in curves.items() if "train/return" in own}
-    return {"env steps": seen["step"], "updates": seen["updates"], "returns": returns}
+    runs = 10 if b.on_gpu else 2
+    settings = {"env": "cheetah-run", "reg": "spectral", "seeds": runs, "device": b.device, "batch_size": b.batch}
+    settings |= {"agent": {"name": "sac", "hidden": [*b.hidden]}, "random_env_steps": 500 if b.on_gpu else 20}
+    settings |= {"total_env_steps": 10**6, "eval_every_env_steps": 10**6, "eval_episodes": 1, "compile": b.on_gpu}
+    settings |= {"measure_every_updates": 0, "log_every_updates": 16_000}
+    began, places = time.perf_counter(), [
+        (command, "choose_act", "launch the action"), (command, "on_host", "wait for the action"),
+        (Envs, "begin_step", "environments, begin"), (Envs, "end_step", "environments, end"),
+        (ReplayBuffer, "add", "store"), (AgentUpdates, "after_step", "launch updates"),
+    ]  # fmt: skip
+    with contextlib.ExitStack() as undo, tempfile.TemporaryDirectory() as folder:
+        for owner, name, called in places:
+            undo.enter_context(mock.patch.object(owner, name, timed(called, getattr(owner, name))))
+        command.run(on_step=turn, out=f"{folder}/run", **settings)
+    (start, steps, updates), (end, last, made) = marks[0], marks[-1]
+    found = {"run-updates/s": runs * (made - updates) / (end - start), "seconds until the 320th update": start - began}
+    found |= {"hours for a million env steps": 1e6 * (end - start) / (last - steps) / 3600}
+    each = {name: 1e3 * seconds / (last - steps) for name, seconds in spent.items()}
+    return found | {"ms of an env step": each | {"all": 1e3 * (end - start) / (last - steps)}}
 
 
 # ------------------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Bounds], dict[str, Any]]] = {
-    "equal": equal, "agents": agents, "supervised": supervised, "waits": waits, "cpu": cpu, "precision": precision,
-    "bench": bench, "train": train,
+    "ways": ways, "waits": waits, "cpu": cpu, "precision": precision, "equal": equal, "exact": exact, "train": train,
+    "speed": speed, "probe": probe, "kernels": kernels, "loop": loop, "env": env, "supervised": supervised,
+    "agents": agents,
 }  # fmt: skip
 
 
@@ -496,8 +763,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--small", action="store_true", help="small networks and little of everything")
     parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--minutes", type=float, default=2.7, help="after so many no compilation of the bench is begun")
-    parser.add_argument("--train-seconds", type=float, default=280)
+    parser.add_argument("--minutes", type=float, default=8, help="after so many no part and no row is begun")
+    parser.add_argument("--train-seconds", type=float, default=60)
     parser.add_argument("--out", default="gpu", help="the reports' name without .json and .md")
     options = parser.parse_args(arguments)
     if unknown := {*options.parts.split(",")} - {*PARTS}:
@@ -511,8 +778,6 @@ def main(arguments: list[str] | None = None) -> int:
         device=options.device,
         hidden=(16, 16) if small else (256, 256),
         batch=16 if small else 256,
-        runs=(1, 2) if small else (1, 4, 10, 40, 100),
-        sizes={"cheetah-run": (17, 6)} if small else SIZES,
         seconds=0.01 if small else 0.4,
         until=time.monotonic() + 60 * options.minutes,
         train_seconds=options.train_seconds,
@@ -525,7 +790,7 @@ def main(arguments: list[str] | None = None) -> int:
         start = time.perf_counter()
         part: dict[str, Any] = {}
         try:
-            part["found"] = PARTS[name](b)
+            part["found"] = PARTS[name](b) if time.monotonic() < b.until else {"left out": "no time"}
         except Exception as error:  # whatever it is, the other parts are still to be seen
             part["wrong"] = f"{type(error).__name__}: {error}"
         part["seconds"] = time.perf_counter() - start

@@ -15,8 +15,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TABLE = re.compile(
-    r"^    python (-m papers\.(?:results_table|foretell|verdicts|minatar_curves) docs/.+"
-    r"|scripts/already_trained\.py docs/.+)"
+    r"^    python (-m papers\.(?:results_table|foretell|verdicts|minatar_curves|already_trained) docs/.+)"
     r"\n\n((?:\|.+\n)+)",
     re.MULTILINE,
 )

@@ -87,6 +87,15 @@ def keep_compiled() -> None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
+def processor() -> str:
+    """The name of the processor."""
+    with suppress(OSError):  # Linux's name of it is nowhere else
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
 def _machine() -> str:
     """A key for machines that run the same compiled code: homes are shared, and ``-march=native`` has no key."""
     said = {platform.machine(), *platform.libc_ver()}

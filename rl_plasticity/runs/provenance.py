@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from rl_plasticity import __version__, plugins
+from rl_plasticity.compiling.compiled import processor
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import TIME, RunFolder
 
@@ -41,15 +42,6 @@ def add_start(folder: RunFolder, device: str, onednn_from: int | None = None) ->
         }
     )
     write_text(folder.provenance, json.dumps(origin, indent=2) + "\n")
-
-
-def processor() -> str:
-    """The name of the processor."""
-    with suppress(OSError):  # Linux's name of it is nowhere else
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def command_line_of_this() -> str:

@@ -1,8 +1,6 @@
-"""``docs/already-trained.md`` and its script: what helps a network that has stopped learning."""
+"""``docs/already-trained.md``: what helps a network that has stopped learning."""
 
-from folders import script
-
-already_trained = script("already_trained")
+from papers import already_trained
 
 
 def test_a_late_method_begins_with_the_network_of_the_night_and_a_fresh_reference_is_another_than_todays(monkeypatch):

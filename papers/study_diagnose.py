@@ -1,6 +1,6 @@
 """How well `diagnose` foretells that the next task is lost: every boundary of continual problems whose end is known.
 
-    python scripts/study_diagnose.py docs/results/diagnose.csv --figure docs/diagnose.png
+    python -m papers.study_diagnose docs/results/diagnose.csv --figure docs/diagnose.png
 
 If there is no such file it is made, in about three hours. A row is one run at the end of one task: the training
 accuracy of that task and of the next one, and what the network could learn then, of drawn targets and of the next task
@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 
 from rl_plasticity import supervised, train
 from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
-from rl_plasticity.configs.commands import Supervised, Train
+from rl_plasticity.configs.commands import Train
 from rl_plasticity.diagnose import OfAgents
 from rl_plasticity.diagnosis.report import NOW, Report
 from rl_plasticity.diagnosis.subject import subject_of
@@ -69,11 +69,12 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
     """Train the group's runs, and diagnose them at the end of each task but the last."""
     found: list[dict[str, Any]] = []
 
-    def on_step(session: Session[Supervised]) -> None:
+    def on_step(session: Session[Any]) -> None:
         s, index = session.settings, session.progress.step // session.settings.epochs_per_task
         if session.progress.step % s.epochs_per_task or not 0 < index < s.num_tasks:
             return
-        data, kind, learner = load(s.data.name, **s.data.settings), TASKS[s.task.name], session.parts["learner"]
+        data, kind = load(s.data.name, **s.data.settings), TASKS[s.task.name]
+        learner: Any = session.parts["learner"]
         tasks = [derive(n, supervised.TASK) for n in session.plan.seeds]
         sequence: Any = kind(data, tasks, s.num_tasks, **s.task.settings)
         x, y = first_images(sequence.task(index - 1), data, LARGE_BANK, learner.runs)
@@ -102,7 +103,8 @@ def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
 
         def on_step(session: Session[Train], states: list[Any] = states) -> None:
             if session.progress.step % SWITCH == 0 and session.progress.step:
-                states.append(deepcopy(session.parts["agent"].learners["critic"].state_dict()))
+                agent: Any = session.parts["agent"]
+                states.append(deepcopy(agent.learners["critic"].state_dict()))
 
         with TemporaryDirectory() as folder:
             agent = AGENT | {"epsilon_end": 0.05, "layer_norm": method == "LayerNorm"}
@@ -162,8 +164,8 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
             of_verdict = [r for r in groups.get(group, ()) if r[column] == verdict]
             if of_verdict:
                 least, median, greatest = np.quantile([float(r["next"]) for r in of_verdict], [0, 0.5, 1])
-                lost = sum(map(is_lost, of_verdict)) / len(of_verdict)
-                print(f"{verdict:28}{len(of_verdict):6}{least:10.2f}{median:10.2f}{greatest:10.2f}{lost:10.0%}")
+                share = sum(map(is_lost, of_verdict)) / len(of_verdict)
+                print(f"{verdict:28}{len(of_verdict):6}{least:10.2f}{median:10.2f}{greatest:10.2f}{share:10.0%}")
 
 
 def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:

@@ -1,4 +1,4 @@
-"""What helps a network that has stopped learning: ``python scripts/already_trained.py FILE.csv TABLE``.
+"""What helps a network that has stopped learning: ``python -m papers.already_trained FILE.csv TABLE``.
 
 The network of ``examples/trained_every_day.py`` trains without a method until it has stopped learning, at the end of
 day 30. From there go on, each by itself: ``late``, regularizers that are attached on day 31 and kept, with today's
@@ -78,16 +78,17 @@ def intervened(method: str, net: nn.Module, optimizer: Any, day: int, seed: int)
         optimizer.state.clear()
     elif name != "none":
         if name == "selective_reinit":  # looks at the last gradients
-            nn.functional.cross_entropy(net(inputs), labels).backward()
-        example = {"example": (inputs,)} if name == "redo" else {}
+            nn.functional.cross_entropy(net(inputs), labels).backward()  # type: ignore[no-untyped-call]
+        example: dict[str, Any] = {"example": (inputs,)} if name == "redo" else {}
         make_intervention(name, **settings).apply_(net, optimizer, **example)
     with torch.no_grad():
-        return (net(inputs).argmax(-1) == labels).float().mean().item()
+        return float((net(inputs).argmax(-1) == labels).float().mean())
 
 
 def measured(seed: int, steps: int) -> Iterator[tuple[str, str, int, int, float]]:
     """Table, method, seed, day, accuracy."""
     nights: dict[int, dict[str, Any]] = {}
+    net: Any
     for table, methods in METHODS.items():
         for method in methods.split(", "):
             if table == "start":
