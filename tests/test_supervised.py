@@ -170,16 +170,6 @@ def test_an_epoch_has_every_image_once_in_an_order_of_each_run_however_many_are_
         assert len(rows.unique(dim=0)) == len(rows)
 
 
-def test_every_regularizer_trains_side_by_side_as_alone(tmp_path):
-    few = ["epochs_per_task=1", "num_tasks=1", "net.layer_norm=true", "measure_every_updates=0", "threads=1"]
-    together = run_supervised([*SMALL, *few, f"reg=[{','.join(REGULARIZERS)}]"], tmp_path / "all")
-    losses = {r["run"]: float(r["value"]) for r in rows(together, "eval/train_loss")}
-    assert len(losses) == len(REGULARIZERS)
-    for name in ("parseval", "hypersphere", "wrs"):
-        alone = run_supervised([*SMALL, *few, f"reg={name}"], tmp_path / name)
-        assert value(alone, "eval/train_loss") == pytest.approx([losses[f"reg.name={name} seed=0"]], rel=1e-4)
-
-
 def test_an_epoch_has_as_many_updates_as_its_own_task_has_batches():
     s = schema.load(Supervised, ["task=class_incremental", "batch_size=100", "epochs_per_task=2"])
     sequence = TASKS["class_incremental"](load("digits"), [0])

@@ -164,7 +164,8 @@ def test_a_run_that_cannot_be_restored_stays_as_it_was_with_its_length_and_its_e
 LATER = {
     "droq": ["agent=droq", "agent.hidden=[8]", "agent.actor_every_updates=3", "agent.lr_end=1e-5"],
     "later_sac": [
-        *("agent=later_sac", "agent.network=simba", "agent.actor_width=8", "agent.critic_width=8"),
+        *("agent=later_sac", "agent.network=simba", "agent.actor_width=8", "agent.log_std=clamp"),
+        "agent.critic_width=8",
         *("reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01", "reg.continual_backprop.maturity=5"),
         *("reset=periodic", "reset.every_updates=12"),  # with statistics of observations, and what looks at data
     ],

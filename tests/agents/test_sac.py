@@ -5,19 +5,11 @@ import math
 import pytest
 import torch
 from conftest import random_batch, refused
-from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from rl_plasticity.agents import AGENT_NETWORKS, SAC
 from rl_plasticity.agents.sac import bounded_log_std, sample_action
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import Unregularized, make_regularizer
-
-
-def test_the_log_probability_of_the_tanh_gaussian_equals_torch_distributions():
-    mean, log_std = torch.randn(1, 64, 3).double(), torch.randn(1, 64, 3).double() * 0.5
-    act, log_prob = sample_action((mean, log_std), torch.randn(1, 64, 3).double())
-    oracle = TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform()])
-    torch.testing.assert_close(log_prob, Independent(oracle, 1).log_prob(act), rtol=1e-6, atol=1e-6)
 
 
 def test_the_log_probability_stays_finite_where_tanh_saturates():

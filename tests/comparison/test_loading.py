@@ -15,16 +15,6 @@ def read(folder):
     return loading.read(RunFolder(folder))
 
 
-def test_each_seed_of_a_folder_is_a_run(tmp_path):
-    rows = {"3": curve([10.0, 20.0]), "4": curve([1.0, 2.0])}
-    runs = read(write_run(tmp_path / "a", ["env=cheetah-run"], rows))
-    assert [run.seed for run in runs] == [3, 4]
-    assert runs[1].curves["eval/return"].steps.tolist() == [1000, 2000]
-    assert runs[1].curves["eval/return"].values.tolist() == [1.0, 2.0]
-    assert runs[0].kind == "train"
-    assert runs[0].settings["env.name"] == "cheetah-run"
-
-
 def test_rows_of_several_runs_and_metrics_may_come_in_any_order(tmp_path):
     folder = write_run(tmp_path / "a", [], {"0": {}})
     lines = ["1,5,q_mean,3.0", "0,5,q_mean,1.0", "0,5,alpha,-1e-07", "1,9,q_mean,4.0", "0,9,q_mean,nan"]
@@ -123,7 +113,6 @@ def test_a_run_that_was_killed_before_its_first_row_says_so(tmp_path, text):
         ("metrics.csv", "run,step,name,value\nreg.coef=1 last,5,q_mean,1.0\n", "'reg.coef=1 last'"),
         ("metrics.csv", "epoch,loss\n1,2\n", "run,step,name,value"),
         ("config.yaml", "learning_rate: 3\n", "config.yaml"),
-        ("config.yaml", "a: [1\n", "config.yaml"),
     ],
 )
 def test_a_missing_damaged_or_foreign_file_is_named_with_what_is_wrong(tmp_path, file, text, said):

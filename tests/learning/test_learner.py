@@ -68,16 +68,6 @@ def test_initial_is_what_the_current_weights_started_from():
     assert torch.equal(restarted[0], start[0])
 
 
-def test_a_restart_is_the_same_after_saving_and_loading():
-    learner = Learner(make_mlp, [0])
-    learner.restart_()
-    other = Learner(make_mlp, [0])
-    other.load_state_dict({k: v.clone() for k, v in learner.state_dict().items()})
-    learner.restart_()
-    other.restart_()
-    assert all(torch.equal(p, q) for p, q in zip(learner.net.parameters(), other.net.parameters(), strict=True))
-
-
 def test_making_a_learner_leaves_the_global_random_state_alone():
     with nothing_drawn():
         Learner(make_plain, [0]).restart_()

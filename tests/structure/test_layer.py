@@ -23,15 +23,6 @@ def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
     assert ordered[1].matrix(net) is None
 
 
-def test_the_order_is_forward_order_even_where_modules_were_registered_in_another():
-    net = made_of(
-        lambda net, x: net.head(net.norm(net.first(x)).relu()),
-        head=nn.Linear(4, 2), norm=nn.LayerNorm(4), first=nn.Linear(3, 4),
-    )  # fmt: skip
-    found = [(layer.name, layer.head) for layer in layers(net)]
-    assert found == [("first", False), ("norm", False), ("head", True)]
-
-
 def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
     net = SmallCNN()
     matrix = layers(net)[0].matrix(net)

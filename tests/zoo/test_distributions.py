@@ -1,12 +1,11 @@
-"""Categorical critics' targets, against the sources' loops in float64 and hand-computed numbers."""
+"""Categorical critics' encodings, against hand-computed numbers; test_later_sac.py compares whole targets."""
 
 import math
 
 import pytest
 import torch
 
-from rl_plasticity.agents import Batch
-from rl_plasticity_zoo.distributions import expected, hl_gauss, projected, two_hot
+from rl_plasticity_zoo.distributions import expected, hl_gauss, two_hot
 
 SUPPORT = torch.linspace(-2, 2, 9, dtype=torch.float64)  # a gap of 0.5
 G = torch.Generator().manual_seed(3)
@@ -34,22 +33,3 @@ def test_hl_gauss_gives_each_bin_the_normal_distribution_s_share_between_its_edg
     assert expected(hl_gauss(torch.tensor([[0.1]]).double(), SUPPORT).log(), SUPPORT).item() == pytest.approx(
         0.1, abs=2e-3
     )
-
-
-def test_the_c51_target_is_the_soft_return_s_distribution_moved_atom_by_atom():
-    size = 12
-    reward, cost = torch.randn(2, 1, size, generator=G, dtype=torch.float64).unbind()
-    discount = torch.where(torch.arange(size) % 4 == 0, 0.0, 0.9).double().unsqueeze(0)
-    probs = torch.rand(1, size, 9, generator=G, dtype=torch.float64).softmax(-1)
-    batch = Batch(*[torch.zeros(1)] * 2, reward, torch.zeros(1), discount)
-    ours = projected(batch, probs, SUPPORT, cost)
-    by_hand = torch.zeros_like(ours)
-    for b in range(size):
-        for i, z in enumerate(SUPPORT.tolist()):  # SimbaV2's categorical_td_loss
-            moved = reward[0, b] + discount[0, b] * (z - cost[0, b])
-            at = (min(max(moved.item(), -2.0), 2.0) + 2) / 0.5
-            low, high = math.floor(at), math.ceil(at)
-            by_hand[0, b, low] += probs[0, b, i] * (high - at + (low == high))
-            by_hand[0, b, high] += probs[0, b, i] * (at - low)
-    torch.testing.assert_close(ours, by_hand)
-    assert not torch.allclose(projected(batch, probs, SUPPORT), ours)  # the entropy counts

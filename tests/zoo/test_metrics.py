@@ -8,7 +8,6 @@ import torch
 from conftest import nothing_drawn
 from torch import nn
 
-import rl_plasticity
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity_zoo.metrics import fit_fresh_targets, plasticity_score, policy_entropy
@@ -95,8 +94,6 @@ def test_several_inputs_and_outputs_are_fitted_together_and_inputs_are_a_tensor_
     assert not torch.equal(fit_fresh_targets(net, (x, 2 * torch.ones(9, 1)), updates=20), expected)
 
 
-def test_a_learner_stands_for_its_network_and_the_old_name_says_where_it_is():
+def test_a_learner_stands_for_its_network():
     learner, x = Learner(lambda seeds: MLP((3, 8, 2), seeds), [0, 1]), torch.randn(2, 9, 3)
     assert torch.equal(fit_fresh_targets(learner, x, updates=5), fit_fresh_targets(learner.net, x, updates=5))
-    with pytest.raises(AttributeError, match=r"fit_fresh_targets.*rl_plasticity_zoo\.metrics"):
-        rl_plasticity.fit_fresh_targets  # noqa: B018
