@@ -1,6 +1,5 @@
 """Reading the inputs or outputs of modules deep inside a network, in a call that a compiled update can trace."""
 
-import copy
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,9 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from rl_plasticity.errors import first_line
 from rl_plasticity.seeding import random_states_kept
-from rl_plasticity.structure import Arguments, Example, arguments_of
+from rl_plasticity.structure import Arguments, Example, arguments_of, shadow
 from rl_plasticity.structure.layer import innermost, lookup
 
 _HOOKS = [name for name in nn.Module().__dict__ if name.startswith("_forward")]
@@ -42,8 +40,8 @@ class Call(Arguments):
 class Inside:
     """A callable that runs a network and returns the inputs or outputs of some of its modules.
 
-    It calls a copy of the network, because hooks that are added and removed cannot be traced. The copy has the hooks
-    but no tensors of its own; the network itself gets no hooks. The copy reads the tensors of the network that is
+    It calls a copy of the network, because hooks that are added and removed cannot be traced. The copy has the hooks;
+    the network itself gets none. The copy reads the tensors of the network that is
     passed, and the other attributes of its modules. A traced update keeps the attributes of its first call.
 
     The network's own hooks are called too, because they may be part of its computation. Activation checkpointing is
@@ -59,13 +57,7 @@ class Inside:
     """
 
     def __init__(self, net: nn.Module, returning: Sequence[str] = (), reading: Sequence[str] = ()) -> None:
-        inner = innermost(net)
-        tensors: dict[int, Any] = {id(t): t.to("meta") for t in inner.buffers()}
-        tensors |= {id(p): nn.Parameter(p.to("meta"), requires_grad=p.requires_grad) for p in inner.parameters()}
-        try:
-            self.copied = copy.deepcopy(inner, tensors)
-        except Exception as error:  # a module's own copying may raise anything
-            raise ValueError(f"the network must be copied to read its activations: {first_line(error)}") from error
+        self.copied = shadow(innermost(net))
         self.values: dict[str, list[Tensor]] = {}
         self.calling = self.with_gradient = False
         theirs = [{kind: {*module.__dict__[kind]} for kind in _HOOKS} for module in self.copied.modules()]
