@@ -34,8 +34,7 @@ def render(c: Comparison, figures: Sequence[tuple[Drawn, bytes]], command: str) 
         f"{_table(c.table())}<p class=muted>{escape(c.caption)}</p>",
         *(_figure(drawn, png) for drawn, png in figures),
         "<h2>Settings</h2>" + _table(settings),
-        _folded("Settings that all groups share", [["setting", "value"], *map(list, same.items())]),
-        _folded("Provenance of each run", _provenance(c)),
+        "<h2>Settings that all groups share</h2>" + _table([["setting", "value"], *map(list, same.items())]),
         f"<p class=muted>Made by <code>{escape(command)}</code></p>",
     ]
     head = f'<meta charset="utf-8">{GENERATOR}<title>{escape(title)}</title><style>{STYLE}</style>'
@@ -51,17 +50,3 @@ def _table(lines: Sequence[Sequence[str]]) -> str:
     head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f"<div class=scroll><table><tr>{head.replace('td>', 'th>')}</tr>{body}</table></div>"
-
-
-def _folded(title: str, lines: Sequence[Sequence[str]]) -> str:
-    return f"<details><summary>{escape(title)}</summary>{_table(lines)}</details>"
-
-
-def _provenance(c: Comparison) -> list[list[str]]:
-    names = ("commit", "rl_plasticity", "device", "time", "command")
-    lines = [["group", "seed", "folder", *names]]
-    for row in c.rows:
-        for run in row.group.runs:
-            start = run.starts[-1] if run.starts else {}
-            lines.append([row.group.label, str(run.seed), str(run.folder), *(str(start.get(n, "")) for n in names)])
-    return lines

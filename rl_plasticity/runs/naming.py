@@ -10,15 +10,16 @@ from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import DEFAULT_PRESET, GROUPS, Supervised, Train
 from rl_plasticity.runs.names import short
 
+FIRST = (("reg.", "reset."), ("agent.", "net."))  # the groups of settings that a name tells first
 UNSTARTED = (".config.yaml.tmp", ".lock")  # the files of a process that was killed before it wrote any settings
 
 
 def name(s: Train | Supervised) -> str:
     """The name of a run; equal settings have equal names, and no others.
 
-    It has the choices, and the first setting that is not the usual one for them, ``walker-run_swr_coef=0.01_seed0-4``;
-    one of the method comes first. The first one of the network or agent is named besides: ``layer_norm=true``.
-    Where that does not say all, six hex digits of the other settings follow: ``walker-run_swr_coef=0.01_1f3a9c_seed0``.
+    It has the choices, and the first two settings that are not the usual ones for them: those of the method, then of
+    the network or agent, ``walker-run_swr_reg.coef=0.01_agent.layer_norm=false_seed0-4``. Where that does not say all,
+    six hex digits of all settings follow.
     """
     kind: Any = type(s)
     task = GROUPS[kind][0]
@@ -30,14 +31,10 @@ def name(s: Train | Supervised) -> str:
     words[1:1] = [s.preset] if s.preset != DEFAULT_PRESET[kind] else []
     mine, theirs = ({n: v for n, v in identity(one).items() if n not in ("seed", "seeds")} for one in (s, usual))
     others = [n for n, value in mine.items() if theirs.get(n) != value]
-    told = dict.fromkeys(sorted(others, key=lambda n: not n.startswith(("reg.", "reset.")))[:1])
-    told |= dict.fromkeys([n for n in others if n.startswith(("agent.", "net."))][:1])
-    for first in told:
-        last = first.rpartition(".")[2]
-        is_clear = sum(n.rpartition(".")[2] == last for n in mine) == 1
-        words.append(f"{last if is_clear else first}={_word(mine[first], ',')}")
+    others.sort(key=lambda n: next((i for i, first in enumerate(FIRST) if n.startswith(first)), len(FIRST)))
+    words += [f"{n}={_word(mine[n], ',')}" for n in others[:2]]
     plain = [re.sub(r"[^\w.+=,-]+", "-", word)[:40] for word in words]
-    if len(others) > len(told) or plain != words:
+    if len(others) > 2 or plain != words:
         plain.append(hashlib.sha256(json.dumps(mine, sort_keys=True).encode()).hexdigest()[:6])
     return "_".join([*plain, f"seed{s.seed}" if s.seeds == 1 else f"seed{s.seed}-{s.seed + s.seeds - 1}"])
 

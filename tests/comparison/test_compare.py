@@ -112,16 +112,13 @@ def test_what_comes_from_outside_is_escaped(tmp_path):
         folder = write_run(tmp_path / f"{odd}{i}", [f"reset={reset}", "total_env_steps=1000"], {"0": curve([1.0])})
         config = (folder / "config.yaml").read_text()
         (folder / "config.yaml").write_text(config.replace("name: cheetah-run", "name: '<i>x&y'"))
-        starts = '{"starts": [{"command": "python -m \'<script>\'", "device": "a<b"}]}'
-        (folder / "provenance.json").write_text(starts)
     status, _, _ = call(tmp_path / f"{odd}0", tmp_path / f"{odd}1", f"out={tmp_path / 'out'}", "metric=eval/return")
     assert status == 0
     text = (tmp_path / "out" / "report.html").read_text()
     page = Page(text)
     assert not page.tags & {"b", "i"}
     assert "<script" not in text
-    for shown in ("<i>x&y", f"{odd}0", "python -m '<script>'", "a<b"):
-        assert shown in page.text
+    assert "<i>x&y" in page.text
 
 
 @pytest.mark.filterwarnings("error")
@@ -223,20 +220,6 @@ def test_a_folder_whose_name_holds_an_equals_sign_is_a_folder_and_help_names_eve
     status, out, _ = call("--help")
     assert status == 0
     assert all(f"{option}=" in out for option in OPTIONS)
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize(("form", "begins"), [("latex", "\\begin{table}"), ("markdown", "| group |")])
-def test_a_table_for_a_paper_is_all_that_is_printed(tmp_path, sweep, form, begins):
-    status, out, err = call(sweep, f"out={tmp_path / 'out'}", f"table={form}")
-    assert status == 0
-    assert out.startswith(begins)
-    assert "wrote" not in out
-    assert "report.html" in err
-    status, out, err = call(sweep, f"out={tmp_path / 'other'}", "table=latx")
-    assert (status, out) == (2, "")
-    assert "'latex'" in err
-    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.usefixtures("undrawn")

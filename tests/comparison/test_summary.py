@@ -410,8 +410,8 @@ def test_a_paper_s_table_has_strengths_that_are_not_the_defaults_and_the_columns
     groups = groups_of(tmp_path, *((["preset=paper", *a, *STEPS], finals(1, 2)) for a in methods))
     c = summarize(groups, columns=["gap", "mean"])
     assert c.table()[0] == ["group", "gap [95 %]", "final"]
-    names = {line.split(" | ")[0].strip("| ") for line in c.to_markdown().splitlines()[2:7]}
-    assert names == {"no method", "l2 coef=1e-3", "swr", "shrink_perturb coef=0.3", "spectral+l2 coef=7e-3"}
+    names = {line.split(" & ")[0] for line in c.to_latex().splitlines()[7:12]}
+    assert names == {"no method", "l2 coef=1e-3", "swr", r"shrink\_perturb coef=0.3", "spectral+l2 coef=7e-3"}
     both = groups_of(tmp_path / "b", *(([*STEPS, "reg=l2", f"reg.coef={x}"], finals(1, 2)) for x in ("1e-3", "2e-3")))
     assert [row[0] for row in summarize(both)._named()[1:]] == ["coef=1e-3", "coef=2e-3"]
     refused(lambda: summarize(groups, columns=["meen"]), match=r"'meen'.*'mean'")
