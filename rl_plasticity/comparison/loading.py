@@ -24,9 +24,7 @@ class Run:
     Args:
         kind: the command, ``train`` or ``supervised``.
         settings: the settings of the folder and of the run's name in ``metrics.csv``, flat: ``reg.coef``.
-        curves: by metric. The steps of ``task/...`` are the numbers of the tasks, from 1. Where tasks of a sequence
-            return there are also ``task/return/TASK`` of each of them, ``task/drop`` (how far the first return is below
-            the one at the end of the task's last time) and ``task/recovery_env_steps`` (infinity: never).
+        curves: by metric. The steps of ``task/...`` are the numbers of the tasks, from 1.
         borders: the step at the end of each task, where there are several.
         starts: the provenance of the folder, one entry for each start.
     """
@@ -83,36 +81,11 @@ def read(folder: RunFolder) -> list[Run]:
                     curves[metric] = Curve(number[: len(curve.values)], curve.values[: len(number)])
         borders = ends.steps if ends is not None else np.array([], np.int64)
         own = _overridden(settings, name)
-        if own.get("env.sequence") and not own.get("env.changes"):  # a task that is drawn again is a new one
-            curves |= _of_returning(curves, borders, own["env.sequence"])
         runs.append(Run(folder, kind, name.seed, own, curves, borders, folder.starts))
     return runs
 
 
 # ------------------------------------------------------------------------------------------------------------------
-
-
-def _of_returning(curves: Mapping[str, Curve], borders: NDArray[np.int64], sequence: Sequence[str]) -> dict[str, Curve]:
-    """The curves of tasks that return: the return of each of them, their drop and their recovery."""
-    numbers, drops, times = [], [], []
-    last_time: dict[str, float] = {}  # the return at the end of a task's last time
-    tasks = np.resize(sequence, len(borders))
-    for number, (task, end) in enumerate(zip(tasks, borders, strict=True)):
-        if task in last_time:
-            before, first = last_time[task], curves["task/first_return"].values[number]
-            steps, values = curves["eval/return"]
-            start = borders[number - 1]
-            reached = steps[(steps > start) & (steps <= end) & (values >= before)]
-            numbers.append(number + 1)
-            drops.append(before - first)
-            times.append(0.0 if first >= before else float(reached[0] - start) if len(reached) else np.inf)
-        last_time[task] = curves["task/return"].values[number]
-    if not numbers:
-        return {}
-    at = np.array(numbers, np.int64)
-    found = {"task/drop": Curve(at, np.array(drops)), "task/recovery_env_steps": Curve(at, np.array(times))}
-    ends = curves["task/return"]
-    return found | {f"task/return/{task}": Curve(*(x[tasks == task] for x in ends)) for task in dict.fromkeys(tasks)}
 
 
 def _overridden(settings: Settings, name: RunName) -> Settings:

@@ -517,10 +517,7 @@ STATISTICS = (
     Statistic("last_minus_first_task", _last_minus_first_task, "last - first task [95 %]"),
     Statistic("last_minus_first_third", _last_minus_first_third, "last - first third [95 %]"),
     Statistic("online_accuracy", partial(_mean_over_tasks, "task/online_accuracy"), "online accuracy [95 %]"),
-    # The return before anything of a task was learned. For a task that comes again: how far that return is below the
-    # one at the end of the task's last time.
     Statistic("first_return", partial(_mean_over_tasks, "task/first_return"), "before learning"),
-    Statistic("drop_of_a_task_that_returns", partial(_mean_over_tasks, "task/drop"), "drop of a task that returns"),
     Statistic("steps_to_reach", _reach, "steps to the target", _median_reached),
     Statistic(
         "probability_of_improvement", _improvement, "P(improvement) [95 %]", lambda c, row, e: shown(e, "{:.2f}".format)

@@ -62,7 +62,7 @@ _BESIDE: dict[str, Direction] = {  # other numbers that commands log
     **dict.fromkeys(("return", "first_return", "area"), "higher"),
     **dict.fromkeys(("online_accuracy", "train_accuracy", "validation_accuracy", "test_accuracy"), "higher"),
     "trainability": "higher",
-    **dict.fromkeys(("train_loss", "validation_loss", "test_loss", "drop", "recovery_env_steps"), "lower"),
+    **dict.fromkeys(("train_loss", "validation_loss", "test_loss"), "lower"),
     **dict.fromkeys(("saturated", "gradient_dormant"), "lower"),
 }
 

@@ -239,13 +239,10 @@ class Command(Generic[S, B]):
             plan = Plan.of(settings)
             if isinstance(settings.threads, int):
                 torch.set_num_threads(settings.threads)
-            with ExitStack() as otherwise:
-                built = self.build(settings, plan)
-                otherwise.callback(built.close)
-                built.callbacks = {"of_this_run": SimpleNamespace(**{n: f for n, f in (callbacks or {}).items() if f})}
-                built.callbacks |= {name: kind(settings, built) for name, kind in CALLBACKS.items()}
-                settings = decided(settings, len(plan.seeds), built.is_stacked, self.length(settings, built)[0])
-                otherwise.pop_all()
+            built = self.build(settings, plan)
+            built.callbacks = {"of_this_run": SimpleNamespace(**{n: f for n, f in (callbacks or {}).items() if f})}
+            built.callbacks |= {name: kind(settings, built) for name, kind in CALLBACKS.items()}
+            settings = decided(settings, len(plan.seeds), built.is_stacked, self.length(settings, built)[0])
         except (ValueError, ImportError, FaultyRun) as error:
             raise SettingsError(str(error)) from error
         return settings, plan, built

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -91,26 +90,26 @@ def read_json(path: Path, parse: Callable[[Any], T], missing: T) -> T:
 def read_curves(path: Path) -> dict[str, dict[str, Curve]]:
     """The curves in a file of rows, by the names of run and metric.
 
-    All runs have their metrics in the same order, that of their first appearance in the file. A last line without a
-    line end is left out: the run was killed while it wrote, or is writing.
+    A last line without a line end is left out: the run was killed while it wrote, or is writing.
 
     Raises:
         SettingsError: the file cannot be read, or holds something else.
     """
     with refused(f"read {path}"):
         data = path.read_bytes()
-    columns: defaultdict[tuple[str, str], tuple[list[int], list[float]]] = defaultdict(lambda: ([], []))
+    columns: dict[str, dict[str, tuple[list[int], list[float]]]] = {}
     try:
         header, *lines = data[: data.rfind(b"\n") + 1].decode().split("\n")
         if header != HEADER and not HEADER.encode().startswith(data):  # the run was killed while it wrote that
             raise ValueError(header)
         for line in lines[:-1]:
             run, step, metric, value = line.rsplit(",", 3)  # a run's name may hold commas
-            steps, values = columns[run, metric]
+            steps, values = columns.setdefault(run, {}).setdefault(metric, ([], []))
             steps.append(int(step))
             values.append(float(value))
-        found = {name: Curve(np.array(s, np.int64), np.array(v, np.float64)) for name, (s, v) in columns.items()}
+        return {
+            run: {name: Curve(np.array(s, np.int64), np.array(v, np.float64)) for name, (s, v) in of_run.items()}
+            for run, of_run in columns.items()
+        }
     except (ValueError, OverflowError) as error:
         raise SettingsError(f"{path} is damaged: a line is not {HEADER}") from error
-    names, metrics = dict.fromkeys(run for run, _ in columns), dict.fromkeys(metric for _, metric in columns)
-    return {run: {metric: found[run, metric] for metric in metrics if (run, metric) in found} for run in names}

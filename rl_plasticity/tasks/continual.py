@@ -15,6 +15,7 @@ from rl_plasticity.seeding import derive
 from rl_plasticity.settings import Setting, checked
 from rl_plasticity.tasks.data import Data, DataError, Split
 
+Pair = tuple[Tensor, Tensor]  # rows or images, and their labels
 _STREAM = 0x7A5C  # a run's tasks are unrelated to whatever else is drawn from its seed
 
 
@@ -39,7 +40,7 @@ class Task:
     test_labels: Tensor
     pixels: Tensor | None = None
 
-    def part(self, split: Split) -> tuple[Tensor, Tensor]:
+    def part(self, split: Split) -> Pair:
         """Rows and labels of a split."""
         if split == "train":
             return self.rows, self.labels
@@ -48,7 +49,7 @@ class Task:
         return self.test_rows, self.test_labels
 
 
-def batch(task: Task, data: Data, index: Tensor, split: Split = "train") -> tuple[Tensor, Tensor]:
+def batch(task: Task, data: Data, index: Tensor, split: Split = "train") -> Pair:
     """Gather a batch of each run, on the data's device.
 
     Args:
@@ -97,7 +98,7 @@ class TaskSequence(ABC):
         usual, most = self._counts
         self.num_tasks = usual if num_tasks is None else num_tasks
         if self.num_tasks < 1 or (most is not None and self.num_tasks > most):
-            upto = "at least 1" if most is None else "1" if most == 1 else f"from 1 to {most}"
+            upto = "at least 1" if most is None else f"from 1 to {most}"
             raise SettingsError(f"num_tasks must be {upto} for {self.name} with {data.name}, got {num_tasks}")
 
     @property
@@ -120,7 +121,7 @@ class TaskSequence(ABC):
             raise IndexError(f"task {index} of {self.name}, which has the tasks 0 to {self.num_tasks - 1}")
         device = self.data.train_x.device
 
-        def part(split: Split) -> tuple[Tensor, Tensor]:
+        def part(split: Split) -> Pair:
             y = self.data.labels(split).cpu()
             chosen = [self._part(seed, index, split, y) for seed in self.seeds]
             return torch.stack([r for r, _ in chosen]).to(device), torch.stack([y for _, y in chosen]).to(device)
@@ -141,7 +142,7 @@ class TaskSequence(ABC):
         return 50, None
 
     @abstractmethod
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         """Rows and labels of one run's task, ``[n]``, given the split's true labels `y`."""
 
     def _pixels(self, seed: int, index: int) -> Tensor | None:
@@ -164,7 +165,7 @@ def _all(y: Tensor) -> Tensor:
 class RandomLabels(TaskSequence):
     """Each task is to memorize new labels, drawn uniformly for each image. There is nothing to test."""
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         if split != "train":
             return _all(y[:0]), y[:0]
         return _all(y), torch.randint(self.num_classes, y.shape, generator=_generator(seed, index))
@@ -173,7 +174,7 @@ class RandomLabels(TaskSequence):
 class PixelPermutation(TaskSequence):
     """Each task shows all images with their pixels in a new order (the first task too), the same in all channels."""
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         return _all(y), y
 
     def _pixels(self, seed: int, index: int) -> Tensor:
@@ -184,11 +185,11 @@ class PixelPermutation(TaskSequence):
 class LabelFlip(TaskSequence):
     """Each task permutes the labels of the classes (the first task too)."""
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         return _all(y), _permutation(self.num_classes, seed, index)[y]
 
 
-def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor) -> Pair:
     """Rows and labels of the chosen classes, which get the labels 0, 1, ... in their order.
 
     Each class gives as many images as the rarest class has, so that every run's task has the same number.
@@ -221,7 +222,7 @@ class ClassIncremental(TaskSequence):
         tasks = -(-self.data.num_classes // self.step)
         return tasks, tasks
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         order = _permutation(self.num_classes, seed)
         return _of_classes(self, order[: self.step * (index + 1)], split, y)
 
@@ -239,7 +240,7 @@ class BinaryPairs(TaskSequence):
 
     num_classes = 2
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         turn, place = divmod(index, self.data.num_classes // 2)
         order = _permutation(self.data.num_classes, seed, turn)
         return _of_classes(self, order[2 * place : 2 * place + 2], split, y)
@@ -250,7 +251,7 @@ class WarmStart(TaskSequence):
 
     _counts = 2, 2
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         half = split == "train" and index == 0
         rows = _permutation(len(y), seed)[: len(y) // 2] if half else _all(y)
         return rows, y[rows]
@@ -265,7 +266,7 @@ class ContinualFull(TaskSequence):
     def _counts(self) -> tuple[int, int]:
         return 10, len(self.data.train_y)
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         if split != "train":
             return _all(y), y
         chunks = torch.tensor_split(_permutation(len(y), seed), self.num_tasks)  # of sizes that differ by one at most
@@ -302,7 +303,7 @@ class Stationary(TaskSequence):
         super().__init__(data, seeds, num_tasks)
         self.decay_at_epochs, self.decay, self.rebase = tuple(decay_at_epochs), decay, rebase
 
-    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> tuple[Tensor, Tensor]:
+    def _part(self, seed: int, index: int, split: Split, y: Tensor) -> Pair:
         return _all(y), y
 
 

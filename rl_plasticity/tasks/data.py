@@ -305,9 +305,10 @@ def checked(
     if x.ndim != 4 or x.shape[1:] != shape:
         expected = times(shape) if len(shape) == 3 else "three numbers"
         raise DataError(f"{where}: images are {times(x.shape[1:])} (channels, height, width), expected {expected}")
-    if y.ndim != 1 or len(x) != len(y) or not len(y):
-        labels = counted(len(y), "label") if y.ndim == 1 else f"{times(y.shape)} labels"
-        raise DataError(f"{where}: {counted(len(x), 'image')} and {labels}, expected as many of each and at least one")
+    if y.shape != x.shape[:1] or not len(y):
+        raise DataError(
+            f"{where}: {counted(len(x), 'image')} and {times(y.shape)} labels, expected as many, and at least one"
+        )
     if y.is_floating_point() or y.min() < 0 or y.max() >= num_classes:
         raise DataError(f"{where}: labels from {y.min()} to {y.max()}, expected integers from 0 to {num_classes - 1}")
     if x.dtype == torch.uint8:

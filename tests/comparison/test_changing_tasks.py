@@ -37,37 +37,9 @@ def test_tasks_are_numbered_and_their_ends_are_the_borders(tmp_path):
     assert run.curves["eval/return"].steps.tolist() == [*range(100, 1201, 100)]
 
 
-def test_a_task_that_returns_has_a_drop_and_a_time_of_recovery(tmp_path):
-    run, _ = read(RunFolder(of(tmp_path)))
-    assert run.curves["task/drop"].steps.tolist() == [3, 4]
-    assert run.curves["task/drop"].values.tolist() == [50 - 25, 8 - 3]
-    # 45 is below the 50 of last time, 60 is not; of the other task 7 is below 8.
-    assert run.curves["task/recovery_env_steps"].values.tolist() == [300, np.inf]
-
-
-def test_each_task_of_a_sequence_has_returns_of_its_own(tmp_path):
-    folder = of(tmp_path)
-    run, _ = read(RunFolder(folder))
-    assert run.curves["task/return/walker-stand"].steps.tolist() == [1, 3]
-    ends = run.curves["task/return"].values.tolist()
-    assert run.curves["task/return/walker-stand"].values.tolist() == ends[::2]
-    assert run.curves["task/return/walker-walk"].values.tolist() == ends[1::2]
-    names, line = compare(folder, out=tmp_path / "c", metric="task/return/walker-walk").table()
-    assert line[names.index("final")].startswith("7.50 ")  # of two seeds with 7 and 8
-
-
-def test_what_was_not_lost_needs_no_recovery_and_a_task_s_last_time_may_be_two_tasks_ago(tmp_path):
-    given = [SEQUENCE[0].replace("walk]", "walk,walker-stand]"), *SEQUENCE[1:]]
-    (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows(first=[1, 2, 55, 3])})))
-    # stand, walk, stand, stand: the third time follows the second at once.
-    assert run.curves["task/drop"].values.tolist() == [50 - 55, 60 - 3]
-    assert run.curves["task/recovery_env_steps"].values.tolist() == [0, np.inf]
-
-
-def test_tasks_that_never_return_have_neither(tmp_path):
+def test_a_sequence_and_a_task_that_is_drawn_are_called_other_tasks(tmp_path):
     given = ["env=walker-stand", "env.changes=[dynamics]", *SEQUENCE[1:]]
     (run,) = read(RunFolder(write_run(tmp_path / "a", given, {0: rows()})))
-    assert not {"task/drop", "task/recovery_env_steps"} & {*run.curves}
     (g,) = group([run])
     assert [*g.tasks] == ["walker-stand (dynamics changing)"]
     (in_turn,) = read(RunFolder(write_run(tmp_path / "b", SEQUENCE, {0: rows()})))
@@ -82,9 +54,7 @@ def test_the_table_is_of_the_ends_of_tasks_with_what_was_known_before(tmp_path):
     assert row["mean"].value == 7.5
     assert row["area_under_curve"].value == pytest.approx(np.mean([50, 8, 60, 7]) + 0.5)
     assert row["first_return"].value == np.mean(FIRST)
-    assert row["drop_of_a_task_that_returns"].value == (50 - 25 + 8 - 3) / 2 + 0.5
     assert "last_minus_first_third" not in row.estimates  # 4 tasks are no 3 rounds of 2
-    assert compare(of(tmp_path, name="again"), metric="task/drop").rows[0]["mean"].value == 5 + 0.5
 
 
 def test_the_last_third_is_measured_against_the_first_in_whole_rounds(tmp_path):
