@@ -162,7 +162,6 @@ def test_bad_input_ends_in_one_line_and_status_2_and_writes_nothing(pendulum, tm
         ([], ["python -m rl_plasticity.evaluate RUN [name=value ...]"]),
         (["widend"], ["widend", "widened"]),
         (["empty"], ["empty/config.yaml"]),
-        (["."], [". is no run's folder", "damaged"]),  # but holds some
         (["supervised"], ["rl_plasticity.train"]),
         (["widened"], ["config.yaml"]),
         (["damaged"], ["step_000000060.pt"]),

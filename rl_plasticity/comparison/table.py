@@ -95,13 +95,6 @@ class Row:
         c = self.c
         return None if c.baseline is None or c.baseline is self.group else replace(self, group=c.baseline)
 
-    @property
-    def rounds(self) -> int:
-        """The number of tasks that come in turn, 1 where each is drawn; 0 where tasks of an agent do not change."""
-        settings = [run.settings for run in self.group.runs]
-        changes = any(s.get("env.sequence") or s.get("env.changes") for s in settings)
-        return max(len(s.get("env.sequence") or [""]) for s in settings) if changes else 0
-
     def __getitem__(self, name: str) -> Estimate:
         return self.estimates[name]
 
@@ -417,17 +410,12 @@ def _areas(s: Row) -> Estimate:
     return mean([np.array([statistics.area_under_curve(steps, v) for v in of_task]) for steps, of_task in each])
 
 
-def _last_minus_first_task(s: Row) -> Estimate | None:
-    if s.c.unit != "task" or s.rounds or min(s.c.at.values()) == 1:
-        return None
-    return mean([of_task[:, -1] - of_task[:, 0] for of_task in s.curves])
-
-
 def _last_minus_first_third(s: Row) -> Estimate | None:
-    """The mean of the last third of the tasks of an agent minus that of the first, in whole rounds of a sequence."""
-    if s.c.unit != "task" or not s.rounds:
+    """The mean of the last third of the tasks minus that of the first, in whole rounds of a sequence."""
+    if s.c.unit != "task":
         return None
-    third = min(of_task.shape[1] for of_task in s.curves) // (3 * s.rounds) * s.rounds
+    rounds = max(len(run.settings.get("env.sequence") or [""]) for run in s.group.runs)
+    third = min(of_task.shape[1] for of_task in s.curves) // (3 * rounds) * rounds
     return mean([v[:, -third:].mean(1) - v[:, :third].mean(1) for v in s.curves]) if third else None
 
 
@@ -514,7 +502,6 @@ STATISTICS = (
     Statistic("standard_error", lambda s: Estimate(statistics.standard_error(_finite(s.final)), n=mean(s.final).n)),
     Statistic("iqm", lambda s: _ranks(statistics.iqm, s.final, better=s.c.better), "IQM [95 %]"),
     Statistic("area_under_curve", _areas, "AUC [95 %]"),
-    Statistic("last_minus_first_task", _last_minus_first_task, "last - first task [95 %]"),
     Statistic("last_minus_first_third", _last_minus_first_third, "last - first third [95 %]"),
     Statistic("online_accuracy", partial(_mean_over_tasks, "task/online_accuracy"), "online accuracy [95 %]"),
     Statistic("first_return", partial(_mean_over_tasks, "task/first_return"), "before learning"),
