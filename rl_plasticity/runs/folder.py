@@ -7,6 +7,7 @@ import glob
 import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,8 +24,11 @@ TIME = "%Y-%m-%dT%H:%M:%S%z"  # as time.strftime writes one
 GROUPS: dict[str, Kind] = {"env": "train", "task": "supervised"}
 
 
+@dataclass(init=False, unsafe_hash=True)
 class RunFolder(os.PathLike[str]):
     """The folder of a run. It is read only on demand, and need not exist yet."""
+
+    path: Path
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -42,15 +46,6 @@ class RunFolder(os.PathLike[str]):
         return str(self.path)
 
     __str__ = __fspath__
-
-    def __repr__(self) -> str:
-        return f"RunFolder({str(self.path)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RunFolder) and self.path == other.path
-
-    def __hash__(self) -> int:
-        return hash(self.path)
 
     # --- the settings -----------------------------------------------------------------------------------------------
 
