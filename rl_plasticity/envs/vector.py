@@ -83,18 +83,13 @@ class Envs:
             raise SettingsError(f"env={name} is not the first task of env.sequence=[{','.join(sequence)}]")
         self.timeout, self.runs, self.change = timeout_seconds, len(seeds), 0
         every = [*zip(seeds, change_seeds or seeds, strict=True)]
-        make = partial(EnvGroup, name, **settings)
-        self.groups: Sequence[Here | Worker]
-        if workers is False or workers == "auto":
-            self.runs_of = [range(self.runs)]
-            self.groups = [Here(make(seeds=every))]
-        else:
-            number = self.runs if workers is True else min(workers, self.runs)
-            self.runs_of = [range(i * self.runs // number, (i + 1) * self.runs // number) for i in range(number)]
-            makes = [partial(make, seeds=[every[run] for run in runs]) for runs in self.runs_of]
-            self.groups = started = _started(makes)
-            # They ignore SIGTERM, so multiprocessing would wait for them at Python's end: before it does, and sooner.
-            Finalize(self, _kill, (started,), exitpriority=100)
+        is_here = workers is False or workers == "auto"
+        number = 1 if is_here else self.runs if workers is True else min(int(workers), self.runs)
+        self.runs_of = [range(i * self.runs // number, (i + 1) * self.runs // number) for i in range(number)]
+        makes = [partial(EnvGroup, name, [every[run] for run in runs], **settings) for runs in self.runs_of]
+        self.groups: Sequence[Here | Worker] = [Here(makes[0]())] if is_here else _started(makes)
+        # Workers ignore SIGTERM, so multiprocessing would wait for them at Python's end: before it does, and sooner.
+        Finalize(self, _kill, (self.groups,), exitpriority=100)
         self.spaces: Spaces = self._ask("spaces")[0]
         self.obs_dim, self.act_dim = self.spaces.obs_dim, self.spaces.act_dim
 

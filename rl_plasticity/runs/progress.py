@@ -74,6 +74,7 @@ class Clock:
             return
         self.is_learning = True
         self.bar.initial, self.bar.start_t = self.bar.n, time.time()
+        self.bar.last_print_t = self.bar.start_t  # else it counts as never shown, and is not left on the screen
         self.bar.bar_format = FORM % "{elapsed}<{remaining}"
 
     @property
