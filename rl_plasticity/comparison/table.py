@@ -313,8 +313,6 @@ def summarize(
     groups = [g.only(lambda task, _: task in steps) for g in groups]
     if direction is None and (direction := better(MetricName.parse(metric).quantity)) is None and len(groups) > 1:
         warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
-    if len(steps) > 1 and metric.endswith("return") and not all(_is_control(run) for g in groups for run in g.runs):
-        warnings.append("returns of Gymnasium tasks have no common scale: those of several are averaged as they are")
     named = {g.label: g for g in groups}
     if baseline is not None and baseline not in named:
         raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
@@ -546,6 +544,9 @@ def _common_steps(groups: Sequence[Group], metric: str, unit: str, warnings: lis
             warnings.append(f"{task}: runs have {metric} at other {unit}s: {of}")
     if not found:
         raise SettingsError("no task has runs of every group; compare tasks separately")
+    names = [str(run.settings.get("env.name")) for g in groups for run in g.runs]
+    if len(found) > 1 and metric.endswith("return") and any(":" in name for name in names):  # gym:, minatar:
+        warnings.append("returns of Gymnasium tasks have no common scale: those of several are averaged as they are")
     return found
 
 
@@ -563,11 +564,6 @@ def _of_origins(groups: Sequence[Group]) -> Iterator[str]:
     for what in dict.fromkeys(what for what, _ in marks):
         if len(values := sorted({value for of, value in marks if of == what})) > 1:
             yield f"runs of different {what}: {', '.join(values)}"
-
-
-def _is_control(run: Run) -> bool:
-    """Whether the task of a run is one of DeepMind Control."""
-    return ":" not in str(run.settings.get("env.name", ":"))
 
 
 def _finite(scores: Sequence[Array]) -> list[Array]:
