@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.regularizers import layers, make_regularizer
 from rl_plasticity_zoo.batch_normalized import XQC, FlashSAC
-from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedBatchNorm, StackedDropout
+from rl_plasticity_zoo.norms import ObservationNorm, RewardNorm, StackedDropout
 from rl_plasticity_zoo.residual import Bro, Hypersphere, HypersphereBlock, Simba
 
 X = torch.randn(2, 16, 5, generator=torch.Generator().manual_seed(1))
@@ -159,25 +159,6 @@ def test_layers_are_found_in_order_with_one_head_and_scalers_are_no_gains(make, 
     assert [y.name for y in layers(net) if y.gain(net) is not None] == norms
     make_regularizer("spectral", net)
     assert not recwarn.list
-
-
-def test_batch_norm_is_torch_s_for_each_run_with_a_biased_running_variance():
-    norm = disturbed(StackedBatchNorm(4, 2, eps=1e-3, momentum=0.1).double())
-    like = [nn.BatchNorm1d(4, eps=1e-3, momentum=0.1).double() for _ in range(2)]
-    variance = norm.running_var.clone()
-    for run, one in enumerate(like):
-        one.load_state_dict({k: v[run] for k, v in norm.state_dict().items()}, strict=False)
-    for k in range(3):
-        x = (1 + k) * torch.randn(2, 6, 4, dtype=torch.float64) - k
-        torch.testing.assert_close(norm(x, training=True), torch.stack([one(x[i]) for i, one in enumerate(like)]))
-        torch.testing.assert_close(norm.running_mean, torch.stack([one.running_mean for one in like]))
-        variance = 0.9 * variance + 0.1 * x.var(1, correction=0)
-    torch.testing.assert_close(norm.running_var, variance)
-    before = {name: value.clone() for name, value in norm.state_dict().items()}
-    evaluated = norm(x)
-    expected = (x - norm.running_mean[:, None]) / (variance[:, None] + 1e-3).sqrt()
-    torch.testing.assert_close(evaluated, expected * norm.weight[:, None] + norm.bias[:, None])
-    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
 
 
 def test_dropout_drops_its_share_keeps_the_mean_and_does_nothing_outside_training():
