@@ -96,7 +96,6 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
         raise SettingsError(f"net must be a network, got {type(net).__name__}: attach(regularizer, optimizer, net)")
     called = _callable(net)
     net = unwrapped(net)
-    _check_optimizers(whole(optimizer), net)
     if isinstance(regularizer, str):
         regularizer = make_regularizer(regularizer, net, **settings)
     elif not isinstance(regularizer, Regularizer):
@@ -130,7 +129,8 @@ class Attached:
     def _attach(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
         """Begin, or begin anew, with optimizers that may be wrapped."""
         optimizers = listed(whole, net)
-        _check_fit(regularizer, whole, net)
+        _check_optimizers(optimizers, net)
+        _check_fit(regularizer, optimizers, whole, net)
         for other in {*_ALIVE} - {self}:
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
             same = same or other.regularizer is regularizer  # a composite may contain one kind twice
@@ -197,7 +197,6 @@ class Attached:
         called = self._called if net is None else _callable(net)
         net = self.net if net is None else unwrapped(net)
         optimizers = self._whole if optimizer is None else whole(optimizer)
-        _check_optimizers(optimizers, net)
         new = [name for name, p in net.named_parameters() if not _stayed(self._parameters.get(name), p)]
         self._attach(self.regularizer.grown(net, new, **reading), optimizers, net, called)
 
@@ -527,10 +526,10 @@ def _unscaled(parameter: nn.Parameter, scale: Tensor | None) -> Tensor:
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-def _check_optimizers(whole: Sequence[Optimizer], net: nn.Module) -> None:
+def _check_optimizers(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
     """Check that each of these is an optimizer of other parameters of the network, and the kind of the parameters."""
     names: set[str] = set()
-    for one in listed(whole, net):
+    for one in optimizers:
         kind = type(one).__name__
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
             inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
@@ -547,9 +546,10 @@ def _check_optimizers(whole: Sequence[Optimizer], net: nn.Module) -> None:
     require_supported(net)
 
 
-def _check_fit(regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module) -> None:
-    """Check that the regularizer can act in the steps of these optimizers, which may be wrapped."""
-    optimizers = listed(whole, net)
+def _check_fit(
+    regularizer: Regularizer, optimizers: Sequence[Optimizer], whole: Sequence[Optimizer], net: nn.Module
+) -> None:
+    """Check that the regularizer can act in the steps of these optimizers, `whole` with what wraps them."""
     regularizer.require_acting()
     _check_covered(regularizer, optimizers, net)
     kind = type(regularizer).__name__
