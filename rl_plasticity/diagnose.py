@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from rl_plasticity import __version__, command_line, plugins, supervised
-from rl_plasticity.agents import Agent, Batch, ReplayBuffer
+from rl_plasticity.agents import Agent, Batch
 from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
@@ -40,7 +40,7 @@ from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.plan import Plan
-from rl_plasticity.runs.trained import PROBE, Trained, saved_settings
+from rl_plasticity.runs.trained import PROBE, Trained, make_buffer, saved_settings
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.diagnosing import unbounded
@@ -238,9 +238,7 @@ class OfAgents:
     def _replayed(self) -> Batch:
         """Recent and old transitions from the replay buffer of the present checkpoint."""
         s, seeds = self._trained.settings, self.plan.seeds
-        capacity = min(s.buffer_size, s.total_env_steps)
-        sizes = self.envs.obs_dim, self.envs.act_dim
-        buffer = ReplayBuffer(len(seeds), capacity, *sizes, self._agent.discount, s.device, self.envs.spaces.levels)
+        buffer = make_buffer(s, self._agent, len(seeds), self.envs.spaces)
         saved = checkpoint.load(self.folder.checkpoints, self._at)
         checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
         drawn = RunStreams(derived(seeds, PROBE), s.device).uniform(min(LARGE_BANK, buffer.size))

@@ -22,7 +22,7 @@ from rl_plasticity.runs.command import Built, Command
 from rl_plasticity.runs.machine import require_memory
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
-from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, task_of
+from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, make_buffer, task_of
 from rl_plasticity.seeding import derived
 from rl_plasticity.training.acting import (
     AgentProbing,
@@ -88,13 +88,11 @@ def build(s: Train, plan: Plan) -> Parts:
         if s.diagnose_every_updates:
             require_enough(agent.learners, inputs)
         require_applicable(agent, plan.interventions, inputs)
-    sizes = spaces.obs_dim, spaces.act_dim
-    buffer = ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
     every = s.env.switch_every_env_steps
     if every and not task_of(s, s.total_env_steps):
         say(f"no change will come: env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}")
     warn_of_what_never_comes(plan, planned_updates(s), task_of(s, s.total_env_steps) + 1)
-    return Parts(agent, eval_envs, buffer)
+    return Parts(agent, eval_envs, make_buffer(s, agent, runs, spaces))
 
 
 def _require_consistent(s: Train) -> None:

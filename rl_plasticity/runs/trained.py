@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from rl_plasticity import plugins
-from rl_plasticity.agents import AGENTS, Agent, rollout
+from rl_plasticity.agents import AGENTS, Agent, ReplayBuffer, rollout
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train, planned_updates
 from rl_plasticity.configs.written import nested
@@ -52,6 +52,12 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     agent: Agent = kind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
     set_products_(cast(nn.Module, agent), s)
     return agent
+
+
+def make_buffer(s: Train, agent: Agent, runs: int, spaces: Spaces) -> ReplayBuffer:
+    """The empty replay buffer of these agents, of all runs."""
+    capacity, sizes = min(s.buffer_size, s.total_env_steps), (spaces.obs_dim, spaces.act_dim)
+    return ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
 
 
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
