@@ -44,7 +44,7 @@ class Judge:
 
     def as_trained(self, kind: str, arm: str = AS_IT_IS) -> Estimate:
         """What an arm learned at the first rate, of what a fresh network learned at that rate."""
-        return self.of(self.trials.score(kind, arm, 1.0))
+        return self.of(self.trials.score(kind, arm, 1.0, self.trials.at(kind, AS_IT_IS)))
 
     def judged(self) -> Judged | None:
         """The verdict; None where the network is behind, but may catch up if the trials go on."""
@@ -103,10 +103,14 @@ class Judge:
 
     def too_little_at_its_rate(self) -> Estimate | None:
         """What it learned as it is trained of the targets of which it learned most, if that is less than half."""
-        if not self.trials.subject.optimizers or AS_IT_IS not in self.trials.arms:
+        trials = self.trials
+        if not trials.subject.optimizers or AS_IT_IS not in trials.arms:
             return None
-        own = max(map(self.as_trained, self.trials.kinds))
-        return own if own.high < LOST else None
+        while (own := max(map(self.as_trained, trials.kinds))).high < LOST:
+            if trials.arms[AS_IT_IS].lengths == trials.lengths:
+                return own
+            trials.run(AS_IT_IS, lambda r: trials.subject, [1.0])
+        return None
 
     def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
         """How far it is behind a fresh network and an earlier one, where that is far: now, and at a third of that."""

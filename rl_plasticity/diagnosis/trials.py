@@ -77,11 +77,13 @@ class Arm(NamedTuple):
     Args:
         of_repeat: makes the network of a repeat.
         rates: multiples of the learning rate.
+        lengths: its number of updates of each kind of targets.
         curves: for each kind of targets and each repeat, the losses ``[updates, runs]`` by rate.
     """
 
     of_repeat: Callable[[int], Subject]
     rates: Sequence[float]
+    lengths: Mapping[str, int]
     curves: dict[str, list[dict[float, Tensor]]]
 
 
@@ -102,7 +104,8 @@ class Trials:
         tasks: those of each repeat.
         kinds: the names of a repeat's tasks.
         arms: those that have learned, by name.
-        lengths: number of updates of each kind of targets. Remedies have `BRIEF` at most.
+        lengths: number of updates of each kind of targets. Remedies have `BRIEF` at most, and the network as it is
+            trained does not go on with the others.
         went_on: whether they have become longer.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
     """
@@ -143,9 +146,11 @@ class Trials:
             rates: multiples of the learning rate; by default those of all arms.
         """
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
-        self.arms[arm] = Arm(copied, rates or RATES, {})
         if arm == FRESH:
             self.lengths = dict.fromkeys(self.kinds, self.given or LONGEST)
+        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS)
+        brief = {kind: min(BRIEF, updates) for kind, updates in self.lengths.items()}
+        self.arms[arm] = Arm(copied, rates or RATES, self.lengths if is_compared or self.given else brief, {})
         self._learn(arm)
 
     def go_on(self) -> bool:
@@ -153,12 +158,13 @@ class Trials:
         if self.given is not None or min(self.lengths.values()) >= LONGEST:
             return False
         longer = {kind: min(LONGEST, TIMES * updates) for kind, updates in self.lengths.items()}
-        for arm, (of_repeat, rates, curves) in self.arms.items():
+        going = {name: arm for name, arm in self.arms.items() if name != AS_IT_IS}
+        for arm, (of_repeat, rates, _, curves) in going.items():
             used = {min(rates)}.union(*(self._best(kind, arm) for kind in self.kinds))
             kept = {kind: of for kind, of in curves.items() if longer[kind] == self.lengths[kind]}
-            self.arms[arm] = Arm(of_repeat, sorted(used), kept)
+            self.arms[arm] = Arm(of_repeat, sorted(used), longer, kept)
         self.lengths, self.went_on = longer, True
-        for arm in self.arms:
+        for arm in going:
             self._learn(arm)
         return True
 
@@ -168,7 +174,7 @@ class Trials:
         return self.given is None and not self.went_on and min(self.lengths.values()) < LONGEST
 
     def _learn(self, arm: str) -> None:
-        _, rates, curves = self.arms[arm]
+        _, rates, _, curves = self.arms[arm]
         for k, kind in enumerate(self.kinds):
             of_kind = curves.setdefault(kind, [])
             for r in range(len(of_kind), len(self.tasks)):
@@ -208,14 +214,13 @@ class Trials:
 
     def _best(self, kind: str, arm: str) -> list[float]:
         """The learning rate that ends best in the first repeat, for each run."""
-        _, rates, curves = self.arms[arm]
+        _, rates, _, curves = self.arms[arm]
         ends = torch.stack([_end(curves[kind][0][rate], self.at(kind, arm)) for rate in rates])
         return [rates[i] for i in ends.argmin(0).tolist()]
 
     def at(self, kind: str, arm: str) -> int:
         """The number of updates of an arm."""
-        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS)
-        return self.lengths[kind] if is_compared or self.given else min(BRIEF, self.lengths[kind])
+        return self.arms[arm].lengths[kind]
 
     def loss(self, kind: str, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
         """An arm's mean loss over the last tenth of `at` updates, ``[repeats, runs]``.

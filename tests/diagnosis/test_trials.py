@@ -40,7 +40,7 @@ def test_a_dead_run_learns_nothing_beside_a_fresh_one_that_learns_all() -> None:
     made = learner()
     with torch.no_grad():
         made.net[0].bias[0] = -100.0
-    dead, fresh = trainability(subject_of(made), TaskSource(Bank(X, (2,))), repeats=2)
+    dead, fresh = trainability(subject_of(made), TaskSource(Bank(X, (2,))), repeats=2, updates=50)
     assert dead < 0.2
     assert fresh > 0.9
 
@@ -218,7 +218,7 @@ def test_targets_of_which_fresh_networks_learn_nothing_do_not_count() -> None:
     def arm(noise: float, teacher: float) -> Arm:
         losses = {"noise": noise, "teacher": teacher}
         curves = {k: [{1.0: torch.full((10, 1), loss, dtype=torch.float64)}] for k, loss in losses.items()}
-        return Arm(make, [1.0], curves)
+        return Arm(make, [1.0], dict.fromkeys(losses, 10), curves)
 
     made = trials_of(1, 10)
     made.arms = {FRESH: arm(0.95, 0.2), NOW: arm(1.0, 0.28)}
