@@ -39,7 +39,8 @@ TINY = 1 / 30  # where Adam's rate is less than this part of `RATE`, fresh netwo
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
-Metrics = Mapping[str, Tensor]
+Metrics = Mapping[str, tuple[float, float]]
+"""Of the network and of a fresh one."""
 
 
 def diagnose(
@@ -191,13 +192,12 @@ def reports(
     judged = all_judged(trials)
     tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
     protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
-    mine, fresh = _metrics(trials)
-    found = []
+    metrics, found = _metrics(trials), []
     for run, (verdict, why, gap) in enumerate(judged):
         judge, said = Judge(trials, run), [*beside[run], *causes]
         better: tuple[Remedy, ...] = ()
         if verdict in BAD:
-            said += _dead_layers(mine, fresh, run)
+            said += _dead_layers(metrics[run])
             better = ranked(trials, tried, run)
         elif verdict == "plastic":
             verdict = "something else" if beside[run] else verdict
@@ -205,7 +205,7 @@ def reports(
         elif verdict == "something else" and not judge.short_of():
             name, rate = type(trials.subject.optimizers[0]).__name__, groups_of(trials.subject.optimizers)[0]["lr"]
             said.append(f"optimizer: {name} at its rate of {float(rate):g} learns less than half")
-        numbers = *judge.numbers(), _symptoms(mine, fresh, run)
+        numbers = *judge.numbers(), _symptoms(metrics[run])
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
 
@@ -308,30 +308,32 @@ def _protocol(trials: Trials) -> dict[str, Any]:
     }
 
 
-def _metrics(trials: Trials) -> tuple[Metrics, Metrics]:
-    """Metrics of the network and of a fresh one, each ``[*runs]``, that both have; none if it cannot be looked into."""
+def _metrics(trials: Trials) -> list[Metrics]:
+    """For each run the metrics that the network and a fresh one have; none if it cannot be looked into."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nets = (trials.subject.net, trials.fresh[0])
             mine, fresh = (Probe(net, trials.source.example).measure() for net in nets)
     except Exception:  # whatever a network may raise: it is judged all the same
-        return {}, {}
-    return {name: value for name, value in mine.items() if name in fresh}, fresh
+        mine, fresh = {}, {}
+    both = {name: (mine[name].reshape(-1), fresh[name].reshape(-1)) for name in mine if name in fresh}
+    every = range(math.prod(trials.subject.runs))
+    return [{name: (float(a[run]), float(b[run])) for name, (a, b) in both.items()} for run in every]
 
 
-def _symptoms(mine: Metrics, fresh: Metrics, run: int) -> dict[str, tuple[float, float]]:
-    """Some of the metrics, and the dead units of the layer that has most of them in all runs."""
-    names = [name for name in SYMPTOMS if name in mine]
-    if layers := [name for name in mine if name.startswith("dead/")]:
-        names.insert(1, max(layers, key=lambda name: float(mine[name].mean())))
-    return {name: (float(mine[name].reshape(-1)[run]), float(fresh[name].reshape(-1)[run])) for name in names}
+def _symptoms(metrics: Metrics) -> Metrics:
+    """Some of the metrics, and the dead units of the layer that has most of them."""
+    names = [name for name in SYMPTOMS if name in metrics]
+    if layers := [name for name in metrics if name.startswith("dead/")]:
+        names.insert(1, max(layers, key=lambda name: metrics[name][0]))
+    return {name: metrics[name] for name in names}
 
 
-def _dead_layers(mine: Metrics, fresh: Metrics, run: int) -> list[str]:
+def _dead_layers(metrics: Metrics) -> list[str]:
     """Layers without a living unit, of which fresh networks have some."""
     return [
         f"dead layer: every unit of {name.removeprefix('dead/')!r} is 0 for every input, so no gradient passes"
-        for name, value in mine.items()
-        if name.startswith("dead/") and float((value * (fresh[name] < 1)).reshape(-1)[run]) == 1
+        for name, (mine, fresh) in metrics.items()
+        if name.startswith("dead/") and fresh < mine == 1
     ]
