@@ -272,12 +272,9 @@ def at_its_floor(part: float, kind=torch.optim.Adam, rate: float = 3e-3, is_know
 
 ADAM = torch.optim.Adam
 OPTIMIZERS = {
-    "Adam's second moments": (remembering(ADAM, "exp_avg_sq", 1e8), "optimizer: with the state of its Adam it"),
-    "too few for a ratio": (remembering(torch.optim.AdamW, "exp_avg_sq", 1e4), "optimizer: .* its AdamW "),
+    "Adam's second moments": (remembering(ADAM, "exp_avg_sq", 1e4), "optimizer: with the state of its Adam it"),
     "RMSprop's": (remembering(torch.optim.RMSprop, "square_avg", 1e8, lr=1e-3), "optimizer: .* RMSprop "),
-    "Adagrad's": (remembering(torch.optim.Adagrad, "sum", 1e8, lr=1e-2), "optimizer: .* Adagrad "),
     "a tenth": (at_its_floor(0.1), "learning rate: at 0.0003 .*, at 0.003 with the same moments "),
-    "a hundredth": (at_its_floor(0.01), "learning rate: at 3e-05 "),
     "a hundredth of SGD's": (at_its_floor(0.01, torch.optim.SGD, 0.3), "learning rate: at 0.003 .*, at 0.3 "),
     "a thousandth, unknown": (at_its_floor(1e-3, is_known=False), "learning rate: at 3e-06 .*, at 0.001 "),
     "1e-6 from the start": (lambda net: ADAM(net.parameters(), 1e-6), "learning rate: at 1e-06 .*, at 0.001 "),
