@@ -82,7 +82,7 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
         drawn = reports(subject_of(learner), given, None, None, False, 3, None, index)
         order = RunStreams(session.plan.seeds)
         epoch = [*batches(sequence.task(index), data, order, s.batch_size, learner.runs)]
-        task = TaskSource(None, batches=epoch, criterion=cross_entropy)
+        task = TaskSource(None, (cross_entropy, epoch))
         own = reports(subject_of(learner), task, None, None, False, 2, len(epoch) * s.epochs_per_task, index)
         for name, of_drawn, of_own in zip(session.plan.names, drawn, own, strict=True):
             found.append({"group": group, "run": str(name), "task": index} | numbers(of_drawn, of_own))
