@@ -316,7 +316,7 @@ def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
     ("arguments", "names"),
     [
         (["results/none"], ["results/none"]),
-        (["{pendulum.parent}"], ["{pendulum}"]),
+        (["{pendulum.parent}"], ["{pendulum.parent}", "config.yaml"]),
         (["{pendulum}", "repeats=1"], ["repeats", "1"]),
         (["{pendulum}", "checkpoint=7"], ["7", "0"]),
         (["{pendulum}", "network=critc"], ["critc", "critic"]),
