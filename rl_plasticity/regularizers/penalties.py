@@ -337,4 +337,11 @@ def _unit(vector: Tensor, otherwise: Tensor) -> Tensor:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """Matrix product a @ b; for the usual single runs axis by bmm, which costs half of matmul's dispatch."""
+    if a.is_cuda and torch.compiler.is_compiling() and 1 in (a.shape[-2], b.shape[-1]):
+        return _as_sum(a, b)
     return torch.bmm(a, b) if a.ndim == 3 else a @ b
+
+
+def _as_sum(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b where a is a row or b a column: in a graph for a GPU it needs no kernel of its own."""
+    return (a * b.mT).sum(-1, keepdim=True) if b.shape[-1] == 1 else (a.mT * b).sum(-2, keepdim=True)

@@ -11,6 +11,7 @@ from torch import nn
 from rl_plasticity import attach
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import EWC, Spectral, make_regularizer
+from rl_plasticity.regularizers.penalties import _as_sum
 
 
 def svd_penalty(weights, biases, k):
@@ -190,3 +191,9 @@ def test_spectral_names_a_table_whose_term_may_outweigh_the_loss_and_how_to_leav
         term = 1e-4 * (sigma1**2 - 1) ** 2
         assert f"{term:.3g} for 0.weight (sigma1 {sigma1:.3g})" in str(one.message)
         assert "roles={'0.weight': 'ignore'}" in str(one.message)
+
+
+@pytest.mark.parametrize("shapes", [((2, 5, 3), (2, 3, 1)), ((2, 1, 3), (2, 3, 4)), ((2, 1, 3), (2, 3, 1))])
+def test_a_product_with_a_vector_is_the_same_as_a_sum(shapes):
+    a, b = map(torch.randn, shapes)
+    torch.testing.assert_close(_as_sum(a, b), a @ b)

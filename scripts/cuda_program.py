@@ -1,0 +1,174 @@
+"""The program that torch's compiler writes for a GPU, on a machine without one: ``python scripts/cuda_program.py``.
+
+An update is traced on the CPU. Its graph then moves to tensors that have a device and no numbers, and the compiler goes
+on up to the text of the program, whose kernels are counted. For each regularizer and number of runs a row says with
+which of the options of `rl_plasticity.compiling.fastest` that succeeds. Needs the package triton; nothing is run.
+
+    pip install --no-deps triton==3.6.0
+    python scripts/cuda_program.py --runs 1,2,4,10,40 --reg none,spectral >> docs/results/gpu/programs.csv
+"""
+
+import argparse
+import contextlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._dynamo import device_interface
+from torch._inductor import compile_fx
+from torch._inductor import config as inductor
+from torch._inductor.graph import GraphLowering
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.compiling.compiled import set_tracing
+from rl_plasticity.compiling.fastest import passes
+from rl_plasticity.compiling.rewrites import Rewrites
+from rl_plasticity.errors import first_line
+from rl_plasticity.regularizers import REGULARIZERS, make_regularizer, penalties
+
+CHIP = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, total_memory=80 * 2**30, warp_size=32,
+    regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024,
+    shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472,
+    L2_cache_size=50 * 2**20, gcnArchName="", uuid="0", is_integrated=0, is_multi_gpu_board=0,
+)  # fmt: skip
+
+
+class Written(Exception):
+    """The program is complete; its text."""
+
+
+def answer_for_a_gpu() -> None:
+    """Let torch's questions about the device be answered as on one H100, which is never used."""
+
+    @contextlib.contextmanager
+    def nothing(*_: Any, **__: Any) -> Iterator[None]:
+        yield
+
+    answers: dict[str, Any] = {"current_device": 0, "device_count": 1, "get_device_properties": CHIP}
+    answers |= {"get_device_capability": (9, 0), "is_bf16_supported": True, "synchronize": None, "_lazy_init": None}
+    answers |= {"get_rng_state": torch.zeros(16, dtype=torch.uint8), "set_rng_state": None}
+    of_interface = {**answers, "is_available": True, "get_compute_capability": 90, "is_triton_capable": True}
+    of_interface |= {"raise_if_triton_unavailable": None, "get_raw_stream": 0}
+    for owner, given in ((torch.cuda, answers), (device_interface.CudaInterface, of_interface)):
+        for name, value in given.items():
+            setattr(owner, name, staticmethod(lambda *_, value=value, **__: value) if isinstance(owner, type) else
+                    lambda *_, value=value, **__: value)  # fmt: skip
+    worker: Any = device_interface.CudaInterface.Worker
+    worker.get_device_properties, worker.current_device = (
+        staticmethod(lambda *_, value=value, **__: value) for value in (CHIP, 0)
+    )
+    for owner, name in (
+        (torch.cuda, "device"),
+        (torch.cuda, "_DeviceGuard"),
+        (device_interface.CudaInterface, "device"),
+    ):
+        setattr(owner, name, nothing)
+    for module in [*sys.modules.values()]:
+        if getattr(module, "__name__", "").startswith(("torch._inductor", "torch.utils._triton")):
+            for name in {"has_triton", "has_triton_package"} & {*vars(module)}:
+                setattr(module, name, lambda *_, **__: True)
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+
+    target = GPUTarget("cuda", 90, 32)
+    driver.set_active(SimpleNamespace(get_current_target=lambda: target, get_current_device=lambda: 0))
+    inductor.fx_graph_cache, inductor.compile_threads = False, 1
+
+    def stop(self: Any) -> None:
+        text = self.codegen()[0]
+        raise Written(getattr(text, "value", text))
+
+    GraphLowering.compile_to_module = stop  # type: ignore[assignment]
+
+
+def moved(graph: torch.fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode) -> list[Any]:
+    """The inputs as tensors of a GPU without numbers; the graph makes its own tensors there."""
+    cuda = torch.device("cuda", 0)
+
+    def there(x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x
+        with mode:
+            return torch.empty_strided(
+                tuple(map(int, x.shape)), tuple(map(int, x.stride())), dtype=x.dtype, device=cuda
+            )
+
+    for node in graph.graph.nodes:
+        if node.kwargs.get("device") is not None:
+            node.kwargs = {**node.kwargs, "device": cuda}
+        node.args = tuple(cuda if isinstance(a, torch.device) else a for a in node.args)
+    graph.recompile()
+    fake = [there(x) for x in inputs]
+    with mode:
+        torch.fx.passes.fake_tensor_prop.FakeTensorProp(graph, mode).propagate_dont_convert_inputs(*fake)
+    return fake
+
+
+def program(update: Callable[..., Any], given: Sequence[Any], options: dict[str, Any]) -> str:
+    """The text that the compiler writes for `update`."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._guards import TracingContext, tracing
+    from torch._inductor.decomposition import select_decomp_table
+    from torch._inductor.virtualized import V
+
+    def write(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fake = moved(graph, inputs, mode)
+        with tracing(TracingContext(mode)), V.set_fake_mode(mode), inductor.patch(options):
+            return compile_fx.compile_fx_inner(graph, fake)
+
+    torch._dynamo.reset()
+    set_tracing()
+    backend = aot_autograd(
+        fw_compiler=write, bw_compiler=write, inference_compiler=write, decompositions=select_decomp_table(),
+        keep_inference_input_mutations=True,
+    )  # fmt: skip
+    try:
+        torch.compile(update, fullgraph=True, dynamic=False, backend=backend)(*given)
+    except Exception as error:  # the compiler wraps what ends it
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, Written):
+                return str(cause)
+            cause = cause.__cause__ or cause.__context__
+        raise
+    raise AssertionError("the compiler wrote nothing")
+
+
+def launches(text: str) -> int:
+    """How many kernels and copies a call of the program launches."""
+    body = text[text.index("def call(") :]
+    kinds = (r"triton_\w+\.run\(", r"extern_kernels\.\w+\(", r"torch\.ops\.aten\.[\w.]+\(", r"\.copy_\(")
+    return sum(len(re.findall(kind, body)) for kind in kinds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", default="1,2,4,10,40")
+    parser.add_argument("--reg", default=",".join(REGULARIZERS))
+    options = parser.parse_args()
+    answer_for_a_gpu()
+    penalties._product = lambda a, b: penalties._as_sum(a, b) if 1 in (a.shape[-2], b.shape[-1]) else a @ b
+    for reg in options.reg.split(","):
+        for runs in map(int, options.runs.split(",")):
+            rand = partial(torch.randn, runs, 256)
+            batch = Batch(rand(17), rand(6).tanh(), rand(), rand(17), torch.full((runs, 256), 0.99))
+            for number, chosen in enumerate(passes()):
+                agent = SAC(17, 6, range(runs), partial(make_regularizer, reg))
+                try:
+                    given = {"post_grad_custom_pre_pass": Rewrites(), **chosen}
+                    text = program(agent.update, (batch, torch.randn(2, runs, 256, 6)), given)
+                    print(torch.__version__, reg, runs, number, launches(text), "", sep=",", flush=True)
+                    break
+                except Exception as error:  # whatever the compiler raises
+                    print(torch.__version__, reg, runs, number, "", f'"{first_line(error)[:100]}"', sep=",", flush=True)
+
+
+if __name__ == "__main__":
+    main()
