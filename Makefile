@@ -39,7 +39,7 @@ docs: $(DOCS_STAMP)
 
 test-integrations: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group integrations
-	$(BIN)/python -m pytest -n auto tests/integrations
+	$(BIN)/python -m pytest -n auto tests/integrations tests/learning/test_kept.py
 
 wheel: $(STAMP)
 	$(BIN)/python scripts/check_wheel.py $(WHEEL_ARGS)

@@ -1,6 +1,8 @@
 """Labelled images as tensors: from scikit-learn, from the Hugging Face Hub, or from npz files."""
 
 import importlib
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -266,17 +268,30 @@ def _from_npz(path: Path) -> Part:
 
 
 def _from_hub(name: str, known: "Published") -> tuple[Part, Part]:
-    """Read from the Hub's cache, else download."""
+    """Read from the Hub's cache, else download. Without a connection it raises at once what is not cached."""
     advice = f"use data.root=FOLDER: {WRITE}"
     if not known.repository:
         raise DataError(f"{name} is not downloaded: {advice}")
-    datasets, splits = library("datasets"), ["train", known.test_split]
+    datasets, hub, splits = library("datasets"), library("huggingface_hub"), ["train", known.test_split]
+    if not _answers(hub.constants.ENDPOINT):  # the Hub's library would retry for half a minute
+        datasets.config.HF_HUB_OFFLINE = hub.constants.HF_HUB_OFFLINE = True
     try:
         train, test = datasets.load_dataset(known.repository, known.config or None, split=splits)
     except Exception as error:  # the library's, the connection's and the disk's errors alike
-        advice += ", or data=digits, which needs nothing; HF_HUB_OFFLINE=1 takes what is cached, at once"
+        advice += ", or data=digits, which needs nothing"
         raise DataError(f"{name} cannot be downloaded ({reason(error)}): {advice}") from error
     return _decoded(train, known), _decoded(test, known)
+
+
+def _answers(address: str) -> bool:
+    """Whether a server answers, with whatever status."""
+    try:
+        urllib.request.urlopen(address, timeout=2).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _decoded(table: Any, known: "Published") -> Part:

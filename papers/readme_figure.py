@@ -1,4 +1,4 @@
-"""Draw the README's figure: ``python scripts/readme_figure.py PLAIN LAYER_NORM``.
+"""Draw the README's figure: ``python -m papers.readme_figure PLAIN LAYER_NORM``.
 
 The two folders are runs of the digits' demo, each about three minutes on one thread:
 
@@ -12,6 +12,7 @@ Writes docs/plasticity.png and, for dark pages, docs/plasticity-dark.png.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -43,7 +44,8 @@ def accuracies(folders: list[Path]) -> dict[str, np.ndarray]:
 def draw(curves: dict[str, np.ndarray], file: Path, ink: str, paper: str) -> None:
     """One panel; each method's name stands at the end of its curve."""
     colours = {"text.color": ink, "axes.edgecolor": ink, "xtick.color": ink, "ytick.color": ink, "axes.labelcolor": ink}
-    with plt.rc_context({**STYLE, **colours, "figure.facecolor": paper, "axes.facecolor": paper}):
+    style: dict[Any, Any] = {**STYLE, **colours, "figure.facecolor": paper, "axes.facecolor": paper}
+    with plt.rc_context(style):
         figure, axes = plt.subplots(figsize=(6.2, 2.9), dpi=160)
         ends = {}
         for label, values in curves.items():
