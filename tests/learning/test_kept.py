@@ -200,6 +200,7 @@ def test_a_reset_stays_or_is_refused(name, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_evaluated_rows_have_norm_one_or_the_projection_is_refused(kind):
+    trained(kind)
     net, optimizer = trained(kind, 0)
     try:
         attach("wrs", optimizer, net, every_updates=1)
