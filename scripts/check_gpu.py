@@ -19,7 +19,6 @@ is known so far, and at the end ``gpu.md``. The exit status is 1 if a number was
 - agents: plain against captured updates of the agents of papers, each with its own networks, and their rate.
 - supervised: the same for updates of ``cnn_bn``, whose norm layers keep running statistics.
 - waits: between an action and the next nothing waits for the device.
-- cpu: the same agent on the CPU and on the GPU from one state, 10 updates.
 - precision: products in float32, TF32 and bfloat16 against float64, and whether the discount keeps its digits.
 
 ``--device cpu --small`` runs every part but CUDA graphs in seconds on the CPU: that is how the tests run it.
@@ -269,18 +268,6 @@ def supervised(b: Bounds) -> dict[str, Any]:
     if not max(found.values()) <= 1:
         raise ArithmeticError(f"updates are not the plain ones: {found}")
     return {"difference / (1e-4 + 1e-3 |value|) after 10 updates": found}
-
-
-def cpu(b: Bounds) -> dict[str, Any]:
-    """The CPU against the device, 10 updates from one state."""
-    one, other = side_by_side(b, "cpu", NAMES), side_by_side(b, b.device, NAMES)
-    pairs = zip(updated(b, one, one.update, 10), updated(b, other, other.update, 10), strict=True)
-    found = {}
-    for number, (one, other) in enumerate(pairs, 1):
-        if number in (1, 10):
-            found[f"after {number}"] = max(apart(NAMES, other, one).values())
-    assert found["after 1"] <= 1, f"the first update differs from the CPU's: {found}"
-    return found
 
 
 def precision(b: Bounds) -> dict[str, Any]:
@@ -724,7 +711,7 @@ def train(b: Bounds) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------------
 
 PARTS: dict[str, Callable[[Bounds], dict[str, Any]]] = {
-    "ways": ways, "waits": waits, "cpu": cpu, "precision": precision, "equal": equal, "exact": exact, "train": train,
+    "ways": ways, "waits": waits, "precision": precision, "equal": equal, "exact": exact, "train": train,
     "speed": speed, "probe": probe, "kernels": kernels, "loop": loop, "env": env, "supervised": supervised,
     "agents": agents,
 }  # fmt: skip

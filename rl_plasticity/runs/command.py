@@ -240,9 +240,12 @@ class Command(Generic[S, B]):
             if isinstance(settings.threads, int):
                 torch.set_num_threads(settings.threads)
             built = self.build(settings, plan)
-            built.callbacks = {"of_this_run": SimpleNamespace(**{n: f for n, f in (callbacks or {}).items() if f})}
-            built.callbacks |= {name: kind(settings, built) for name, kind in CALLBACKS.items()}
-            settings = decided(settings, len(plan.seeds), built.is_stacked, self.length(settings, built)[0])
+            with ExitStack() as otherwise:
+                otherwise.callback(built.close)
+                built.callbacks = {"of_this_run": SimpleNamespace(**{n: f for n, f in (callbacks or {}).items() if f})}
+                built.callbacks |= {name: kind(settings, built) for name, kind in CALLBACKS.items()}
+                settings = decided(settings, len(plan.seeds), built.is_stacked, self.length(settings, built)[0])
+                otherwise.pop_all()
         except (ValueError, ImportError, FaultyRun) as error:
             raise SettingsError(str(error)) from error
         return settings, plan, built

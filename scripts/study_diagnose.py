@@ -1,6 +1,6 @@
 """How well `diagnose` foretells that the next task is lost: every boundary of continual problems whose end is known.
 
-    python -m papers.study_diagnose docs/results/diagnose.csv --figure docs/diagnose.png
+    python scripts/study_diagnose.py docs/results/diagnose.csv --figure docs/diagnose.png
 
 If there is no such file it is made, in about three hours. A row is one run at the end of one task: the training
 accuracy of that task and of the next one, and what the network could learn then, of drawn targets and of the next task
