@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from rl_plasticity.agents import Batch
 from rl_plasticity.compiling.compiled import keep_compiled
 from rl_plasticity.errors import SettingsError
+from rl_plasticity.learning.attached import _ALIVE
 from rl_plasticity.networks import CNN, MLP
 
 
@@ -54,6 +55,14 @@ def pytest_collection_finish():
 def _one_thread_and_a_seed():
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_handle_outlives_its_test():
+    """Each one that garbage collection has yet to find looks at the steps of all optimizers, of every trial too."""
+    yield
+    for handle in [*_ALIVE]:
+        handle.remove()
 
 
 @pytest.fixture(autouse=True)
