@@ -87,6 +87,12 @@ def keep_compiled() -> None:
             os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
+def kept_beside(name: str) -> Path:
+    """A file beside what is compiled on this machine, to be written and read; it may not exist."""
+    keep_compiled()
+    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", os.devnull), name)
+
+
 def processor() -> str:
     """The name of the processor."""
     with suppress(OSError):  # Linux's name of it is nowhere else

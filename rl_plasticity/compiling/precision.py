@@ -6,18 +6,16 @@ rounded once. All else is float32: parameters, optimizers, losses, norm layers, 
 decides which products are large, and whether in float32 oneDNN (`products`) makes them faster than torch's own library.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from rl_plasticity.compiling.compiled import keep_compiled
+from rl_plasticity.compiling.compiled import kept_beside
 from rl_plasticity.compiling.products import onednn
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.mlp import StackedLinear
@@ -91,8 +89,7 @@ def onednn_pays_from() -> int:
     """`pays_from` for oneDNN's products in float32 on one thread, measured once on a machine and kept in the cache."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return NEVER
-    keep_compiled()
-    kept = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", os.devnull), f"onednn_from_{torch.__version__}")
+    kept = kept_beside(f"onednn_from_{torch.__version__}")
     with suppress(OSError, ValueError):
         return int(kept.read_text())
     threads = torch.get_num_threads()

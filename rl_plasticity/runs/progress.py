@@ -3,12 +3,14 @@
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from tqdm import tqdm
 
+from rl_plasticity.compiling.compiled import kept_beside
 from rl_plasticity.errors import counted
 
 
@@ -35,6 +37,7 @@ class Progress:
 
 
 FORM = "{l_bar}{bar}| {n_fmt}/{total_fmt} [%s, {rate_fmt}{postfix}]"  # of the bar, with its times
+SECONDS = "compile_seconds"
 TOLD = 10.0  # seconds of learning, before the first rates are written
 
 
@@ -61,7 +64,9 @@ class Clock:
         """Note that updates begin now."""
         self.started = time.perf_counter()
         if self.compiles and not self.is_learning:
-            self.bar.write("compiling the update, which takes up to 3 minutes", file=sys.stderr)
+            past = _compile_seconds()
+            took = f"took {min(past):.0f} to {max(past):.0f} s here before" if past else "takes up to 3 minutes"
+            self.bar.write(f"compiling the update, which {took}", file=sys.stderr)
 
     def end_updates(self, number: int) -> None:
         """Count this number of updates, made since `start_updates`.
@@ -73,6 +78,10 @@ class Clock:
             self.in_updates += time.perf_counter() - self.started
             return
         self.is_learning = True
+        if self.compiles:
+            past = [*_compile_seconds()[-20:], time.perf_counter() - self.started]
+            with suppress(OSError):
+                kept_beside(SECONDS).write_text(" ".join(f"{seconds:.1f}" for seconds in past))
         self.bar.initial, self.bar.start_t = self.bar.n, time.time()
         self.bar.last_print_t = self.bar.start_t  # else it counts as never shown, and is not left on the screen
         self.bar.bar_format = FORM % "{elapsed}<{remaining}"
@@ -111,3 +120,10 @@ class Clock:
     def close(self) -> None:
         """Close the bar, and leave it on the screen."""
         self.bar.close()
+
+
+def _compile_seconds() -> list[float]:
+    """What the last compilations on this machine took."""
+    with suppress(OSError, ValueError):
+        return [*map(float, kept_beside(SECONDS).read_text().split())]
+    return []

@@ -155,7 +155,10 @@ def now(monkeypatch):
     return now
 
 
-def test_the_rates_begin_with_learning_and_the_time_left_counts_evaluations_but_no_random_step_or_compiler(now, capsys):
+def test_the_rates_begin_with_learning_and_the_time_left_counts_evaluations_but_no_random_step_or_compiler(
+    now, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     clock = Clock("env steps", total=1000, step=100, compiles=True)
     now[0] += 1
     clock.show(200)  # random steps: a hundred a second, and no update yet
@@ -170,7 +173,9 @@ def test_the_rates_begin_with_learning_and_the_time_left_counts_evaluations_but_
         now[0] += seconds
         clock.end_updates(2)
         clock.show(step)
-    assert capsys.readouterr().err.count("compiling the update") == 1
+    assert capsys.readouterr().err.count("compiling the update, which takes up to 3 minutes") == 1
+    Clock("env steps", total=1000, step=100, compiles=True).start_updates()
+    assert "took 57 to 57 s here before" in capsys.readouterr().err
     assert "remaining" in clock.bar.bar_format
     assert clock.is_time_to_tell()
     now[0] += 13  # an evaluation
