@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from conftest import StopAfter, assert_equal_states, called, refused
+from conftest import StopAfter, assert_equal_states, called, once, refused
 from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
 
 from rl_plasticity import command_line, load_agent, plugins, supervised, train
@@ -24,7 +24,8 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.seeding import derive
 from rl_plasticity.sweeps.sweep import runs as runs_of_sweep
 
-TD3 = ["plugins=[td3]", "agent=td3", *PENDULUM]
+BRIEF = once([*PENDULUM, "total_env_steps=30", "log_every_updates=5"])  # ten updates
+TD3 = ["plugins=[td3]", "agent=td3", *BRIEF]
 DIGITS = ["data.train_size=300", "net.widths=[16]", "batch_size=100", "epochs_per_task=2", "num_tasks=2", "device=cpu"]
 DIGITS += ["threads=1", "log_every_updates=3", "compile=false"]
 
@@ -87,23 +88,23 @@ def goes_on_as_if_never_stopped(arguments, stop, folder, plug, of=train):
 
 def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path, capsys):
     folder = run(
-        [*TD3, "measure_every_updates=40", "seeds=2", "reg=spectral", "agent.policy_delay=3"], tmp_path / "td3"
+        [*TD3, "measure_every_updates=10", "seeds=2", "reg=spectral", "agent.policy_delay=3"], tmp_path / "td3"
     )
     names = {row["name"] for row in rows(folder)}
     assert {"critic/stable_rank/critics.1.2", "actor/dormant/trunk.1", "actor/penalty", "eval/return"} <= names
     evaluated = evaluate(RunFolder(folder), Evaluate(device="cpu"))
     assert [float(r["value"]) for r in rows(folder, "eval/return")] == evaluated.mean(1).tolist()
-    run([*PENDULUM, "seeds=2", "reg=spectral"], tmp_path / "sac")
+    run([*BRIEF, "seeds=2", "reg=spectral"], tmp_path / "sac")
     table = compare(tmp_path / "td3", tmp_path / "sac", baseline="agent=sac").table()
     assert sorted(line[0] for line in table[1:]) == ["agent=sac", "agent=td3"]
     assert folder.joinpath("provenance.json").read_text().count("td3") >= 1
 
 
-@pytest.mark.parametrize("reset", ["periodic", "redo"])  # all weights, and some units of layers that it names
-def test_an_agent_of_a_plug_is_reset_and_resumes_bit_for_bit(reset, tmp_path):
-    arguments = [*TD3, "reg=[none,wrs]", f"reset={reset}", "reset.every_updates=8", "total_env_steps=40"]
-    whole = goes_on_as_if_never_stopped([*arguments, "checkpoint_every_env_steps=30"], 33, tmp_path, "td3")
-    assert checkpoint.load(whole / "checkpoints")["agent"]["updates"] == 20
+def test_an_agent_of_a_plug_is_reset_and_resumes_bit_for_bit(tmp_path):
+    arguments = [*TD3, "reg=[none,wrs]", "reset=[periodic,redo]"]  # all weights, and some units of layers
+    arguments += ["reset.periodic.every_updates=4", "reset.redo.every_updates=4", "checkpoint_every_env_steps=24"]
+    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, "td3")
+    assert checkpoint.load(whole / "checkpoints")["agent"]["updates"] == 10
 
 
 def td3(**settings):
@@ -135,9 +136,9 @@ def test_a_td3_run_does_the_same_alone_and_among_others():
 
 
 def test_altnet_resumes_bit_for_bit_and_is_measured_and_evaluated(tmp_path):
-    arguments = ["plugins=[altnet]", "agent=altnet", *PENDULUM, "reset=periodic", "reset.every_updates=8"]
-    arguments += ["total_env_steps=40", "measure_every_updates=20", "checkpoint_every_env_steps=30"]
-    whole = goes_on_as_if_never_stopped(arguments, 33, tmp_path, "altnet")
+    arguments = ["plugins=[altnet]", "agent=altnet", *BRIEF, "reset=periodic", "reset.every_updates=4"]
+    arguments += ["measure_every_updates=10", "checkpoint_every_env_steps=24"]
+    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, "altnet")
     assert checkpoint.load(whole / "checkpoints")["agent"]["acting"].tolist() == [0]  # after two resets
     assert {"critic1/loss", "actor0/dormant"} <= {row["name"] for row in rows(whole)}
     evaluate(RunFolder(whole), Evaluate(device="cpu"))
@@ -266,7 +267,7 @@ gym.register("Wide-v0", Wide)
 EACH = ["plugins=[mine]", "task=shifted", "data=stripes", "net=narrow", "optimizer=signs", "reset=halve"]
 EACH += ["num_tasks=2", "epochs_per_task=2", "batch_size=45", "device=cpu", "threads=1", "measure_every_updates=2"]
 EACH += ["data.side=5", "net.width=7", "optimizer.shrink=0.1", "seeds=2", "log_every_updates=1", "lr=1e-2"]
-WIDE = [a for a in PENDULUM if not a.startswith("env=")]
+WIDE = [a for a in BRIEF if not a.startswith("env=")]
 
 
 def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_are_used_and_resume(tmp_path, module):
@@ -282,9 +283,9 @@ def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_ar
 
 def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_path, module):
     module(ONE_OF_EACH)
-    own = [a for a in PENDULUM if not a.startswith("agent.")]
+    own = [a for a in BRIEF if not a.startswith("agent.")]
     own += ["plugins=[mine]", "agent.network=thin", "agent.width=3"]
-    whole = goes_on_as_if_never_stopped(own, 41, tmp_path, "mine")
+    whole = goes_on_as_if_never_stopped(own, 26, tmp_path, "mine")
     agent = load_agent(whole)
     assert agent.critic.net.critics[0][0].weight.shape[1:] == (4, 4)
     assert agent.actor.net.trunk[0].weight.shape[1:] == (3, 3)
@@ -296,12 +297,12 @@ def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_
 OWN = ["env=gym:mine:Wide-v0"]
 
 
-@pytest.mark.parametrize("how", [OWN, [*OWN, "env.workers=true"], ["plugins=[mine]", "env=gym:Wide-v0", "seeds=2"]])
+@pytest.mark.parametrize("how", [OWN, ["plugins=[mine]", "env=gym:Wide-v0", "seeds=2"]])  # in workers: test_vector.py
 def test_an_environment_of_ones_own_is_named_with_its_module_or_registered_by_a_plug(how, tmp_path, module):
     module(ONE_OF_EACH)
-    folder = run([*WIDE, *how], tmp_path / "run", StopAfter(41))
+    folder = run([*WIDE, *how], tmp_path / "run", StopAfter(26))
     train.command.execute(*train.command.prepare([f"resume={folder}", "plugins=[mine]"]))
-    assert {row["step"] for row in rows(folder, "eval/return")} == {"60"}
+    assert {row["step"] for row in rows(folder, "eval/return")} == {"30"}
     assert load_agent(folder) is not None
 
 
@@ -317,7 +318,7 @@ def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_hal
     sweep = [*own, "reg=none,nuclear_norm", f"out={tmp_path / 'out'}"]
     runs = runs_of_sweep(Train, sweep)
     session, built = train.command.prepare([*runs[1].arguments, f"out={runs[1].folder}"])
-    session.stop = StopAfter(45)
+    session.stop = StopAfter(26)
     assert not train.command.execute(session, built)
     sweep += ["launcher=joblib", "launcher.n_jobs=2"]
     capfd.readouterr()
@@ -427,7 +428,7 @@ def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module
 
 def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
     module("import gymnasium as gym\ngym.register('P-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n")
-    folder = run(PENDULUM, tmp_path / "run", StopAfter(45))
+    folder = run(PENDULUM, tmp_path / "run", StopAfter(1))
     config, provenance = folder / "config.yaml", folder / "provenance.json"
     good, record = config.read_text(), provenance.read_text()
 
@@ -464,11 +465,12 @@ QUICK |= {"agent": {"name": "sac", "hidden": [16, 16]}}
 
 def test_a_run_from_python_takes_groups_and_lists_and_gives_its_folder(tmp_path):
     strengths = {"name": "spectral", "coef": [1e-3, 1e-2]}
-    folder = train.run(**QUICK, reg=strengths, out=tmp_path / "a")
+    quick = QUICK | {"total_env_steps": 25}
+    folder = train.run(**quick, reg=strengths, out=tmp_path / "a")
     assert isinstance(folder, RunFolder)
     assert [name.settings for name in folder.metrics()] == [(("reg.coef", "0.001"),), (("reg.coef", "0.01"),)]
     assert load_agent(folder).act(torch.zeros(2, 1, 3)).shape == (2, 1, 1)
-    train.run(**QUICK, reg=["none", "l2"], seeds=2, out=tmp_path / "b")
+    train.run(**quick, reg=["none", "l2"], seeds=2, out=tmp_path / "b")
     assert len(compare(tmp_path / "a", tmp_path / "b").table()) == 5
 
 

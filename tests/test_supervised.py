@@ -86,10 +86,10 @@ OTHERS = {
     "seeds": [1, 3],
     "data": ["digits", "digits", "digits", "colour", "colour"],
 }
-# kumar_cnn is cnn with one layer more; interventions with every regularizer are in the contract.
+# cnn is cnn_bn without norm layers, kumar_cnn has a layer more; the contract has every regularizer and intervention.
 CHOICES = [
     {"optimizer": optimizer, "net": net} | {name: of[(i + i // len(of)) % len(of)] for name, of in OTHERS.items()}
-    for i, (optimizer, net) in enumerate(itertools.product(OPTIMIZERS, ["mlp", "cnn", "cnn_bn"]))
+    for i, (optimizer, net) in enumerate([*itertools.product(OPTIMIZERS, ["mlp", "cnn_bn"]), ("adam", "cnn")])
 ]
 
 
@@ -207,11 +207,11 @@ def uninterrupted(tmp_path_factory):
     return run_supervised([*SMALL, *RESUMED], tmp_path_factory.mktemp("supervised") / "run")
 
 
-RESUMED = ["seeds=2", "reg=spectral+swr", "reset=shrink_perturb", "epochs_per_task=4", "num_tasks=3"]
+RESUMED = ["seeds=2", "reg=spectral+swr", "reset=shrink_perturb", "num_tasks=3", "measure_every_updates=5"]
 RESUMED += ["checkpoint_every_epochs=3", "task=pixel_permutation"]
 
 
-@pytest.mark.parametrize("stops", [(0,), (2,), (5, 3)])
+@pytest.mark.parametrize("stops", [(0,), (1,), (2, 1)])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
     folder = run_supervised([*SMALL, *RESUMED], tmp_path / "run", StopAfter(stops[0]))
     for stop in (*stops[1:], None):

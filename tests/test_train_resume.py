@@ -17,11 +17,11 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
 
-# Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 100 env steps.
-SWINGUP = [*SMALL, "env=pendulum-swingup", "env.action_repeat=10", "seeds=2", "seed=3", "reg=spectral+swr"]
-SWINGUP += ["random_env_steps=12", "reset=periodic", "reset.every_updates=25", "total_env_steps=140"]
-SWINGUP += ["replay_ratio=0.5", "buffer_size=100", "eval_every_env_steps=90", "checkpoint_every_env_steps=70"]
-SWINGUP += ["log_every_updates=7"]
+# Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 40 env steps.
+SWINGUP = [*SMALL, "env=pendulum-swingup", "env.action_repeat=25", "seeds=2", "seed=3", "reg=spectral+swr"]
+SWINGUP += ["random_env_steps=12", "reset=periodic", "reset.every_updates=9", "total_env_steps=60"]
+SWINGUP += ["replay_ratio=0.5", "buffer_size=40", "eval_every_env_steps=38", "checkpoint_every_env_steps=30"]
+SWINGUP += ["log_every_updates=5"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def uninterrupted(tmp_path_factory):
 
 
 # During the prefill, before the first reset; between a reset and a checkpoint, in the second episode.
-@pytest.mark.parametrize("stops", [(6, 54), (65, 45)])
+@pytest.mark.parametrize("stops", [(6, 20), (28, 19)])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
     folder = run(SWINGUP, tmp_path / "run", StopAfter(stops[0]))
     for steps in stops[1:]:
@@ -42,11 +42,11 @@ def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, u
         del end["sizes"]["timing.csv"], end["ends"]["timing.csv"]  # wall-clock rates are written in other digits
         assert end["settings"].pop("out") == str(name)
         del end["chunks"]  # a row is in the file of the first checkpoint after it
-        buffer = ReplayBuffer(2, 100, 3, 1)
+        buffer = ReplayBuffer(2, 40, 3, 1)
         buffer.load_state_dict(end["buffer"] | end.pop("table"))
         end["buffer"] = buffer.state_dict()
-    assert ends[0]["progress"]["step"] == 140
-    assert ends[0]["progress"]["updates"] == 64
+    assert ends[0]["progress"]["step"] == 60
+    assert ends[0]["progress"]["updates"] == 24
     assert_equal_states(*ends)
 
 
@@ -125,17 +125,17 @@ def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(t
     assert command.prepare([advice])[0].folder.path == folder
 
 
-EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=30", "reset=periodic", "reset.every_updates=25", "reg=swr", "seeds=2"]
+EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=15", "reset=periodic", "reset.every_updates=5", "reg=swr", "seeds=2"]
 
 
 def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(tmp_path):
-    whole = run([*EXTENSIBLE, "total_env_steps=90"], tmp_path / "whole")
-    folder = run([*EXTENSIBLE, "total_env_steps=60"], tmp_path / "run")
-    go(command, [f"resume={folder}", "total_env_steps=90"], StopAfter(5))
+    whole = run([*EXTENSIBLE, "total_env_steps=45"], tmp_path / "whole")
+    folder = run([*EXTENSIBLE, "total_env_steps=30"], tmp_path / "run")
+    go(command, [f"resume={folder}", "total_env_steps=45"], StopAfter(5))
     resume(folder)  # and it goes on without being told again
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert_equal_states(*(checkpoint.load(f / "checkpoints")["agent"] for f in (folder, whole)))
-    assert RunFolder(folder).settings["total_env_steps"] == 90
+    assert RunFolder(folder).settings["total_env_steps"] == 45
 
 
 def test_a_run_cannot_be_made_shorter_and_a_refused_extension_changes_no_file(uninterrupted):
@@ -166,8 +166,8 @@ LATER = {
     "later_sac": [
         *("agent=later_sac", "agent.network=simba", "agent.actor_width=8", "agent.log_std=clamp"),
         "agent.critic_width=8",
-        *("reg=churn+continual_backprop", "reg.continual_backprop.coef=0.01", "reg.continual_backprop.maturity=5"),
-        *("reset=periodic", "reset.every_updates=12"),  # with statistics of observations, and what looks at data
+        *("reg=churn+continual_backprop", "reg.continual_backprop.coef=0.1", "reg.continual_backprop.maturity=2"),
+        *("reset=periodic", "reset.every_updates=4"),  # with statistics of observations, and what looks at data
     ],
     "redq": ["agent=redq", "agent.hidden=[8]", "agent.num_critics=3", "agent.actor_every_updates=3"],
 }
@@ -176,10 +176,10 @@ LATER = {
 @pytest.mark.parametrize("name", LATER)
 def test_a_later_agent_goes_on_where_it_was_stopped_between_two_updates_of_its_actor(name, tmp_path):
     settings = [one for one in PENDULUM if not one.startswith(("agent.hidden", "log_every"))]
-    settings += [*LATER[name], "seeds=2", "batch_size=8", "random_env_steps=12", "replay_ratio=1"]
-    settings += ["log_every_updates=1", "eval_every_env_steps=30"]
+    settings += [*LATER[name], "seeds=2", "batch_size=8", "random_env_steps=6", "total_env_steps=20"]
+    settings += ["log_every_updates=1", "eval_every_env_steps=20"]
     whole = run(settings, tmp_path / "whole")
-    halves = run(settings, tmp_path / "halves", StopAfter(37))
+    halves = run(settings, tmp_path / "halves", StopAfter(13))
     resume(halves)
     assert_equal_states(*(checkpoint.load(folder / "checkpoints")["agent"] for folder in (whole, halves)))
     assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()

@@ -17,7 +17,8 @@ from rl_plasticity.runs.results import Results
 DOCS = Path(__file__).parents[2] / "docs"
 TINY = ["device=cpu", "compile=false", "threads=1", "seeds=1", "log_every_updates=1", "measure_every_updates=1"]
 RL = [*TINY, "env=gym:Pendulum-v1", "agent.hidden=[8,8]", "batch_size=8", "random_env_steps=10", "eval_episodes=1"]
-RL += ["total_env_steps=204", "replay_ratio=0.01", "eval_every_env_steps=204", "reset=redo", "reset.every_updates=1"]
+RL += ["env.action_repeat=4", "total_env_steps=54", "replay_ratio=0.05", "eval_every_env_steps=54"]
+RL += ["reset=redo", "reset.every_updates=1"]
 IMAGES = [*TINY, "data.train_size=100", "net.widths=[8]", "num_tasks=1", "epochs_per_task=2", "task=pixel_permutation"]
 IMAGES += ["reset=redo", "reset.every_updates=1"]
 
@@ -131,7 +132,7 @@ def documented(command):
     return {re.sub("^N/", network, name) for name in names for network in networks}
 
 
-CHANGING = ["env.changes=[observation_shift]", "env.switch_every_env_steps=15"]
+CHANGING = ["env.changes=[observation_shift]", "env.switch_every_env_steps=27"]
 
 
 @pytest.mark.parametrize(

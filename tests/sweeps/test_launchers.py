@@ -128,16 +128,26 @@ def test_a_run_saves_once_before_it_is_queued_again_or_its_worker_ends(is_queued
     assert job.outcome is None
 
 
-def test_a_run_dies_with_the_process_that_waits_for_it(tmp_path):
-    script = 'echo $$; "$0" -m rl_plasticity.sweeps.job $$ supervised "out=$1" epochs_per_task=100000 & '
-    waiting = subprocess.Popen(["sh", "-c", script + "echo $!; wait", sys.executable, tmp_path / "out"],
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
-    run = [int(waiting.stdout.readline()) for _ in range(2)][1]
-    wait_for((tmp_path / "out" / "config.yaml").exists)
+COMMAND_THAT_WAITS = """
+import os, runpy, time
+start = runpy.run_module
+def command(name, **_):
+    print(name, os.getpid(), flush=True)
+    time.sleep(600)
+runpy.run_module = command
+start("rl_plasticity.sweeps.job", run_name="__main__")
+"""
+
+
+def test_a_run_dies_with_the_process_that_waits_for_it():
+    command = [sys.executable, "-c", COMMAND_THAT_WAITS]
+    waiting = subprocess.Popen(["sh", "-c", '"$@" $$ train & wait', "sh", *command], stdout=subprocess.PIPE, text=True)
+    name, run = waiting.stdout.readline().split()
+    assert name == "rl_plasticity.train"
     waiting.kill()
     waiting.wait()
     waiting.stdout.close()
-    wait_for(lambda: not alive(run))
+    wait_for(lambda: not alive(int(run)))
 
 
 def test_launchers_have_defaults_and_typed_settings_and_runs_as_many_threads_as_cores():
