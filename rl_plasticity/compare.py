@@ -4,6 +4,7 @@ import io
 import math
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rl_plasticity import command_line
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.written import by_name
-from rl_plasticity.errors import SettingsError, printable, refused
+from rl_plasticity.errors import SettingsError, nearest, printable, refused
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import RunFolder, find
@@ -36,6 +37,7 @@ open in a browser) and figures/ (PNG and PDF).
   metric=NAME           default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
   better=higher|lower   which values count as better; default: as the metric says (critic/dormant: lower)
   columns=NAME,...      those that tables have, as comparison.csv calls them: mean,iqm,gap; default: all
+  table=FORM            what is printed: text, or the table alone as latex (booktabs) or markdown
   target=NUMBER         adds the steps until the metric first reaches it
   baseline=LABEL        the group that the others are measured against; default: the one with reset=periodic, else the
                         one with reg=none and reset=none
@@ -51,9 +53,10 @@ def _names(text: str) -> list[str]:
 
 OPTIONS: dict[str, Callable[[str], Any]] = {
     "out": expanded, "metric": str, "target": float, "baseline": str, "leave_out": _names, "better": str,
-    "mix": _names, "plugins": str, "columns": _names,
+    "mix": _names, "plugins": str, "table": str, "columns": _names,
 }  # fmt: skip
 """The options of the command, and how the text of each is read."""
+FORMS = ("text", "latex", "markdown")
 
 
 def command(arguments: Sequence[str]) -> None:
@@ -61,8 +64,11 @@ def command(arguments: Sequence[str]) -> None:
     places, options = parse(arguments)
     if "plugins" in options:
         schema.load_plugs(by_name([f"plugins={options.pop('plugins')}"])["plugins"])
-    show(compare(*places, **options))
-    print(printable(f"wrote {options['out'] / 'report.html'}, comparison.csv, table.tex and figures/"))
+    form = options.pop("table", "text")
+    comparison = compare(*places, **options)
+    show(comparison, form)
+    written = f"\nwrote {options['out'] / 'report.html'}, comparison.csv, table.tex and figures/"
+    print(printable(written.strip()), file=sys.stdout if form == "text" else sys.stderr)
 
 
 def compare(
@@ -144,6 +150,8 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
         given = {name: OPTIONS[name](text) for name, text in ({"out": "comparison"} | texts).items()}
     except ValueError:
         raise SettingsError(f"target must be a number, got {texts['target']!r}") from None
+    if (form := texts.get("table", "text")) not in FORMS:
+        raise SettingsError(f"table must be text, latex or markdown, got {form!r}{nearest(form, FORMS)}")
     return places, given
 
 
@@ -202,9 +210,12 @@ def _write(comparison: "Comparison", out: Path) -> None:
         write_text(out / "report.html", render(comparison, figures, command_line_of_this()))
 
 
-def show(comparison: "Comparison", command: str = "compare") -> None:
-    """Print the verdict and the table, and the warnings of a command on stderr."""
-    print(f"{printable(comparison.verdict())}\n\n{command_line.fitted(comparison.table())}")
+def show(comparison: "Comparison", form: str = "text", command: str = "compare") -> None:
+    """Print the verdict and the table, or only the table in another form, and the warnings of a command on stderr."""
+    if form != "text":
+        print(comparison.to_latex() if form == "latex" else comparison.to_markdown(), end="")
+    else:
+        print(f"{printable(comparison.verdict())}\n\n{command_line.fitted(comparison.table())}")
     for warning in comparison.warnings:
         command_line.complain(command, warning, 0)
 

@@ -274,6 +274,14 @@ class Comparison:
             f"\\begin{{tabular}}{{{columns}}}\n{body}\n\\end{{tabular}}\n\\end{{table}}\n"
         )
 
+    def to_markdown(self) -> str:
+        """The table in Markdown, with its caption below."""
+        head, *lines = (
+            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in self._named()
+        )
+        rule = "| --- |" + " ---: |" * (len(self.table()[0]) - 1)
+        return "\n".join([head, rule, *lines, "", self.caption.strip(), ""])
+
     def _named(self) -> list[list[str]]:
         """The table with the groups' names as in figures, and strengths that are not the defaults."""
         head, *lines = self.table()

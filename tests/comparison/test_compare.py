@@ -223,6 +223,20 @@ def test_a_folder_whose_name_holds_an_equals_sign_is_a_folder_and_help_names_eve
 
 
 @pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize(("form", "begins"), [("latex", "\\begin{table}"), ("markdown", "| group |")])
+def test_a_table_for_a_paper_is_all_that_is_printed(tmp_path, sweep, form, begins):
+    status, out, err = call(sweep, f"out={tmp_path / 'out'}", f"table={form}")
+    assert status == 0
+    assert out.startswith(begins)
+    assert "wrote" not in out
+    assert "report.html" in err
+    status, out, err = call(sweep, f"out={tmp_path / 'other'}", "table=latx")
+    assert (status, out) == (2, "")
+    assert "'latex'" in err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.usefixtures("undrawn")
 def test_a_broken_run_is_left_out_with_a_word_and_refused_where_there_is_no_other(tmp_path, sweep):
     (sweep / "0" / "metrics.csv").write_text("nonsense\n")
     status, _, err = call(sweep / "0", f"out={tmp_path / 'out'}")
