@@ -13,7 +13,7 @@ from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_no
 
 from rl_plasticity import attach, diagnose, make_regularizer, measure
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.regularizers import REGULARIZERS, Chain
 from rl_plasticity.structure import hidden_units, read
 
 X = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
@@ -58,6 +58,8 @@ def of(*hidden, first=lambda layer: layer, second=lambda layer: layer, head=lamb
     return make
 
 
+# One that calls the network of each kind, and one that reads weights; of the network that counts its calls, all do.
+LOOKING = ("churn", "feature_rank", "continual_backprop", "self_normalized_resets", "spectral")
 NETS = {
     "dropout": of(lambda: nn.Dropout(0.5)),
     "alpha dropout": of(lambda: nn.AlphaDropout(0.3)),
@@ -99,7 +101,7 @@ def reading(net):
     yield "hidden units", lambda: hidden_units(net, X)
     yield "measure", lambda: measure(net, X)
     yield "measure gradients", lambda: measure(net, X, nn.functional.cross_entropy, Y)
-    for name in REGULARIZERS:
+    for name in REGULARIZERS if isinstance(net, Counting) else LOOKING:
         made = []
         settings = {"coef": 1.0} if name == "churn" else {}
 
@@ -115,8 +117,9 @@ def reading(net):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.parametrize(
+    ("kind", "training"), [*((kind, True) for kind in NETS), ("batch norm", False), ("spectral norm", False)]
+)
 def test_reading_changes_nothing(kind, training):
     net = NETS[kind]().train(training)
     net(X)
@@ -128,7 +131,7 @@ def test_reading_changes_nothing(kind, training):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["dropout", "spectral norm", "hooked spectral norm", "batch norm"])
+@pytest.mark.parametrize("kind", ["spectral norm", "hooked spectral norm", "batch norm"])
 def test_diagnosing_changes_nothing(kind, no_further_repeats):
     net = NETS[kind]()
     optimizer = torch.optim.Adam(net.parameters())
@@ -142,7 +145,7 @@ def trained(net, beside=lambda: None, method=None, lr=1e-2, **settings):
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     handle = attach(method, optimizer, net, **settings) if method else None
     torch.manual_seed(5)
-    for _ in range(6):
+    for _ in range(3):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(X), Y).backward()
         optimizer.step()
@@ -168,17 +171,17 @@ def test_training_goes_the_same_way_when_it_is_measured(kind):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("method", ["churn", "feature_rank", "spectral", "parseval", "l2", "l2_init", "ewc"])
 @pytest.mark.parametrize("kind", NETS)
-def test_training_goes_the_same_way_with_a_penalty_of_strength_zero(kind, method):
-    net, other = NETS[kind](), NETS[kind]()
+def test_training_goes_the_same_way_with_a_penalty_of_strength_zero(kind):
+    net, acted = NETS[kind](), 0
     _, _, drawn = trained(net)
-    try:
-        _, _, its = trained(other, method=method, coef=0.0)
-    except (SettingsError, ValueError) as error:
-        pytest.skip(f"refused: {error}")
-    assert drawn == its
-    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True))
+    for method in ("churn", "feature_rank", "spectral", "ewc"):
+        with suppress(SettingsError, ValueError):  # refused
+            other, _, its = trained(NETS[kind](), method=method, coef=0.0)
+            assert drawn == its, method
+            assert all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True)), method
+            acted += 1
+    assert acted >= 3
 
 
 @pytest.mark.parametrize("kind", [k for k in NETS if "spectral" not in k])  # whose weights move in each forward
@@ -198,10 +201,12 @@ def test_a_spectral_norm_is_read_as_the_forward_computed_it():
     assert gradient.abs().max() > 0
 
 
-@pytest.mark.parametrize("method", ["spectral", "churn", "feature_rank"])
-def test_a_network_with_computed_weights_traces(method):
-    net = NETS["spectral norm of the head" if method == "spectral" else "batch norm"]().eval()
-    regularizer = make_regularizer(method, net, coef=1.0)
+@pytest.mark.parametrize(
+    ("kind", "methods"), [("spectral norm of the head", ["spectral"]), ("batch norm", ["churn", "feature_rank"])]
+)
+def test_a_network_with_computed_weights_traces(kind, methods):
+    net = NETS[kind]().eval()
+    regularizer = Chain(net, *(make_regularizer(method, net, coef=1.0) for method in methods))
     other = copy.deepcopy(regularizer)
     compiled = torch.compile(lambda x: regularizer.penalty(net, x), fullgraph=True, backend="eager")
     for _ in range(3):

@@ -53,16 +53,20 @@ def test_compiled_updates_with_resets_equal_the_plain_ones_by_either_library_s_p
 
 
 def test_a_batch_of_another_size_is_traced_anew_but_neither_the_same_size_nor_a_loaded_state(traced):
-    agent, other, loaded = (SAC(4, 2, [seed], hidden=(8,)) for seed in (0, 0, 5))
-    update = compiled(agent.update)
+    learner, other, loaded = (Learner(lambda s: MLP((5, 8, 3), s), [seed]) for seed in (0, 0, 5))
+
+    def update(learner, x):
+        learner.minimize(learner.net(x).square().mean((1, 2)))
+
+    quick = compiled(partial(update, learner))
     for step, size in enumerate((32, 24, 24, 32, 32)):
         if step == 4:
-            for one in (agent, other):
+            for one in (learner, other):
                 one.load_state_dict(loaded.state_dict())
-        batch, noise = random_batch(1, size), torch.randn(2, 1, size, 2)
-        update(batch, noise)
-        other.update(batch, noise)
-        assert_close_states(other, agent)
+        x = torch.randn(1, size, 5)
+        quick(x)
+        update(other, x)
+        assert_close_states(other, learner)
     assert len(traced) == 2
 
 

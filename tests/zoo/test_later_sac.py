@@ -120,7 +120,7 @@ INGREDIENTS = {
     "categorical, mean": {"critic": "categorical", "bins": 11, "num_critics": 2, "target_over": "mean"},
     "mean, as BRO": {"num_critics": 2, "target_over": "mean", "actor_over": "mean"},
     "subset, as REDQ": {"num_critics": 4, "target_critics": 2, "actor_over": "mean", "actor_every_updates": 2},
-    "falling rate": {"lr": 1e-3, "lr_end": 1e-4, "lr_decay_updates": 4},
+    "falling rate": {"lr": 1e-3, "lr_end": 1e-4, "lr_decay_updates": 3},
     "scaled rewards": {"normalize_reward": True},
     "xqc": {"network": "xqc", "critic": "categorical", "bins": 11, "num_critics": 2, "actor_every_updates": 3},
 }
@@ -133,7 +133,7 @@ def test_updates_with_later_ingredients_equal_the_reference_for_every_run(name):
     kind = SAC if name.startswith("sac") else LaterSAC
     agent = kind(4, 2, [3, 4], **(size if "network" in settings else {"hidden": (8, 8)}), **settings).double()
     references = [Reference(agent, run, settings) for run in range(2)]
-    for i in range(1, 7):
+    for i in range(1, 5):
         batch = Batch(*(x.double() for x in random_batch(2, size=8)))
         noise = agent.noise(1, 8)[0].double()
         scale = torch.ones(2)
@@ -229,9 +229,10 @@ def test_weight_decay_falls_with_the_learning_rate():
 
 def test_log_std_is_squashed_by_default_with_the_networks_of_papers_that_squash_it():
     names = ("mlp", "simba", "hypersphere", "xqc")
-    bounds = {name: LaterSAC(4, 2, [0], network=name).actor.net.bound for name in names}
+    small = {name: {"hidden": (8,)} if name == "mlp" else RESIDUAL for name in names}
+    bounds = {name: LaterSAC(4, 2, [0], network=name, **small[name]).actor.net.bound for name in names}
     assert bounds == {"mlp": "clamp", "simba": "tanh", "hypersphere": "tanh", "xqc": "clamp"}
-    assert LaterSAC(4, 2, [0], network="simba", log_std="clamp").actor.net.bound == "clamp"
+    assert LaterSAC(4, 2, [0], network="simba", log_std="clamp", **RESIDUAL).actor.net.bound == "clamp"
 
 
 @pytest.mark.parametrize(
@@ -272,13 +273,13 @@ def test_without_its_settings_it_is_sac_update_for_update():
 def test_the_temperature_falls_by_the_learning_rate_with_a_loss_in_log_alpha_and_ever_slower_with_one_in_alpha():
     falls = {}
     for loss in ("alpha", "log_alpha"):
-        agent = LaterSAC(4, 2, [0], hidden=(8, 8), lr=3e-3, target_entropy=-1000.0, temperature_loss=loss)
-        for _ in range(100):
+        agent = LaterSAC(4, 2, [0], hidden=(8, 8), lr=1e-2, target_entropy=-1000.0, temperature_loss=loss)
+        for _ in range(30):
             agent.update(random_batch(1), agent.noise(1, 32)[0])
         falls[loss] = -agent.temperature.net.log_alpha.item()
     assert falls["log_alpha"] == pytest.approx(0.3, rel=1e-3)  # Adam's step for a gradient that does not change
     # The gradient shrinks with alpha, and Adam's second moment remembers the larger ones.
-    assert 0.2 < falls["alpha"] < 0.29
+    assert 0.2 < falls["alpha"] < 0.295
 
 
 RESIDUAL = {"actor_width": 8, "critic_width": 12, "critic_blocks": 2}
@@ -298,7 +299,7 @@ def test_the_agent_learns_with_every_network_and_each_run_as_alone_with_critics_
     first, second = (critic.state_dict().values() for critic in together.critic.net.critics)
     assert not all(torch.equal(p, q) for p, q in zip(first, second, strict=True))
     before = [p.detach().clone() for p in together.actor.parameters()]
-    for _ in range(5):
+    for _ in range(3):
         batch = Batch(*(x.double() for x in random_batch(3)))
         together.observe_(batch.obs[:, 0])
         alone.observe_(batch.obs[1:2, 0])

@@ -104,7 +104,9 @@ def test_an_agent_of_a_paper_trains_resumes_without_naming_a_plug_and_is_compare
     assert len(compare(whole, tmp_path / "sac").table()) == 4
 
 
-def test_a_network_with_an_optimizer_and_augmentation_of_it_trains_and_resumes_to_the_same_bytes(tmp_path):
+def test_a_network_with_an_optimizer_and_augmentation_of_it_trains_and_resumes_to_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("rl_plasticity_zoo.vit.DEPTH", 2)
+    monkeypatch.setattr("rl_plasticity_zoo.vit.WIDTH", 12)
     own = ["net=vit_tiny", "net.patch=4", "optimizer=muon", "data.augment=true", "data.train_size=20", "num_tasks=2"]
     own += ["epochs_per_task=1", "batch_size=20", "device=cpu", "threads=1", "measure_every_updates=0"]
     whole, parts = run_supervised(own, tmp_path / "whole"), run_supervised(own, tmp_path / "parts", StopAfter(1))
