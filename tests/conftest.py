@@ -89,10 +89,20 @@ def traced(monkeypatch):
     return sizes
 
 
+def make_brief(patch):
+    """Trials at one learning rate, of few transitions, and without further repeats where a verdict is open."""
+    for name, value in {
+        "diagnosis.judging.MOST": 1,
+        "diagnosis.trials.RATES": (1.0,),
+        "diagnosis.trials.TIMED": 1,
+        "training.acting.PROBE_SIZE": 64,
+    }.items():
+        patch.setattr(f"rl_plasticity.{name}", value)
+
+
 @pytest.fixture
-def no_further_repeats(monkeypatch):
-    """Where the first ones leave a verdict open, others follow, which is tested with the verdict."""
-    monkeypatch.setattr("rl_plasticity.diagnosis.judging.MOST", 1)
+def brief_trials(monkeypatch):
+    make_brief(monkeypatch)
 
 
 class SmallCNN(nn.Module):

@@ -15,11 +15,13 @@ def script(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     module = folders.script("check_gpu")
     monkeypatch.setattr(module, "NAMES", ["none", "spectral", "swr", "l2+wrs"])
+    monkeypatch.setattr(module, "RESUMED", 8)
+    monkeypatch.setattr(module, "UPDATES", 11)
     monkeypatch.setattr(module, "compiled", lambda update, *_, **__: update)  # nothing waits for a C++ compiler
     return module
 
 
-SMALL = ["--device", "cpu", "--small", "--train-seconds", "0.5"]
+SMALL = ["--device", "cpu", "--small", "--train-seconds", "0.1"]
 
 
 def test_every_part_runs_on_a_cpu_and_its_numbers_are_in_both_reports(script, monkeypatch, capsys):

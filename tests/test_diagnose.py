@@ -9,7 +9,7 @@ import sys
 import folders
 import pytest
 import torch
-from conftest import once, refused
+from conftest import make_brief, once, refused
 from torch import nn
 
 import rl_plasticity
@@ -17,7 +17,7 @@ from rl_plasticity import diagnose, train
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import OfAgents, _findings, act, diagnose_run
-from rl_plasticity.diagnosis import remedies
+from rl_plasticity.diagnosis import remedies, trials
 from rl_plasticity.diagnosis.report import Report
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import read
@@ -26,7 +26,7 @@ from rl_plasticity.runs.folder import RunFolder
 BRIEF = ["repeats=2", "updates=10", "remedies=false"]
 COMMAND = sys.modules["rl_plasticity.diagnose"]
 
-pytestmark = pytest.mark.usefixtures("no_further_repeats")
+pytestmark = pytest.mark.usefixtures("brief_trials")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def diagnosed(one_run, tmp_path_factory):
     """A run whose critic is diagnosed."""
     folder = shutil.copytree(one_run, tmp_path_factory.mktemp("diagnosed") / "run")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("rl_plasticity.diagnosis.judging.MOST", 1)
+        make_brief(patched)
         of_critic(folder)
     return folder
 
@@ -116,6 +116,7 @@ def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_t
         return _findings(agent, batch)
 
     monkeypatch.setattr(COMMAND, "_findings", noted)
+    monkeypatch.setattr(COMMAND, "reports", lambda *_: [Report("plastic", "")])
     of_critic(run)
     *random, buffer = rewards
     assert len(random) == len(RunFolder(run).saved_steps) > 1
@@ -127,6 +128,7 @@ def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_t
 def test_dead_units_end_with_status_1_values_out_of_reach_are_named_and_remedies_may_come_later(
     pendulum, tmp_path, monkeypatch, capsys
 ):
+    monkeypatch.setattr(trials, "RATES", (1.0, 10.0))
     monkeypatch.setattr(remedies, "REMEDIES", {"LayerNorm": remedies.REMEDIES["LayerNorm"]})
     run, step = with_dead_critic(pendulum, tmp_path)
     given = ["network=critic", "repeats=2", "updates=30", "run=0", f"checkpoint={step}"]
@@ -196,6 +198,7 @@ def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, 
     nn.init.constant_(net[0].bias, -100)
     torch.save(net.state_dict(), "weights.pt")
     torch.save(torch.randn(64, 4), "inputs.pt")
+    monkeypatch.setattr(trials, "RATES", (1.0, 10.0))
     given = ["my_nets_of_this_test:make", "weights.pt", "inputs.pt"]
     assert act([*given, "repeats=3", "updates=50", "remedies=false", "out=mine.json"]) == 1
     printed = capsys.readouterr()

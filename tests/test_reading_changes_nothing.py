@@ -132,7 +132,7 @@ def test_reading_changes_nothing(kind, training):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["spectral norm", "hooked spectral norm", "batch norm"])
-def test_diagnosing_changes_nothing(kind, no_further_repeats):
+def test_diagnosing_changes_nothing(kind, brief_trials):
     net = NETS[kind]()
     optimizer = torch.optim.Adam(net.parameters())
     before = state_of(net)

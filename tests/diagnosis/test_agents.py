@@ -18,7 +18,7 @@ from rl_plasticity_zoo.rainbow import Rainbow
 
 BRIEF = {"repeats": 2, "updates": 10, "remedies": False}
 
-pytestmark = pytest.mark.usefixtures("no_further_repeats")
+pytestmark = pytest.mark.usefixtures("brief_trials")
 
 
 # --- the task ---------------------------------------------------------------------------------------------------------
@@ -119,16 +119,12 @@ def model(kind="SAC", env="Pendulum-v1", policy="MlpPolicy", steps=60, **setting
 
 @pytest.fixture
 def short(monkeypatch):
-    monkeypatch.setattr(agents, "PLAYED", 300)
+    monkeypatch.setattr(agents, "PLAYED", 100)
 
 
 @pytest.mark.parametrize(
     ("kind", "env", "settings"),
-    [
-        ("SAC", "Pendulum-v1", {}),
-        ("SAC", "Pendulum-v1", {"use_sde": True}),
-        ("DQN", "CartPole-v1", {}),
-    ],
+    [("SAC", "Pendulum-v1", {"use_sde": True}), ("DQN", "CartPole-v1", {})],
 )
 def test_a_loaded_agent_gets_one_report_and_does_not_change(kind, env, settings, short, tmp_path):
     gym = pytest.importorskip("gymnasium")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import diagnose
-from rl_plasticity.diagnosis import verdict
+from rl_plasticity.diagnosis import trials, verdict
 from rl_plasticity.diagnosis.subject import set_rate_
 from rl_plasticity.errors import SettingsError
 
@@ -209,7 +209,7 @@ def frozen(net: Encoded) -> Encoded:
     return net
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 @pytest.mark.parametrize("case", STILL)
 def test_parameters_that_no_update_changes_are_listed_with_the_reason(case) -> None:
     of, optimizer_of, named = STILL[case]
@@ -220,13 +220,14 @@ def test_parameters_that_no_update_changes_are_listed_with_the_reason(case) -> N
     assert "as it is trained" in report.evidence
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 def test_of_a_network_that_learns_as_a_whole_nothing_is_listed() -> None:
     net = Encoded()
     for given in ({}, {"optimizer": adam((net, 1e-3))}, {"optimizer": adam((net.encoder, 3e-3), (net.head, 1e-4))}):
         assert diagnose(net, X, **BRIEF, **given).causes == ()
 
 
+@pytest.mark.usefixtures("brief_trials")
 def test_fresh_networks_learn_what_has_a_rate_of_0() -> None:
     net = Encoded()
     given = {"batches": split(X, Y), "loss": CE, "make": Encoded, **BRIEF}
@@ -289,6 +290,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.usefixtures("brief_trials")
 @pytest.mark.parametrize("case", OPTIMIZERS)
 def test_what_keeps_a_healthy_network_from_learning_is_something_else_and_named(case) -> None:
     optimizer_of, named = OPTIMIZERS[case]
@@ -301,7 +303,7 @@ def test_what_keeps_a_healthy_network_from_learning_is_something_else_and_named(
     assert [*report.evidence][::2] == ["your network", "as it is trained"]
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 @pytest.mark.parametrize("part", [1.0, 0.5])
 @pytest.mark.parametrize(("kind", "rate"), [(ADAM, 3e-3), (torch.optim.SGD, 0.3)])
 def test_an_optimizer_that_fits_is_no_cause(kind, rate, part) -> None:
@@ -319,8 +321,9 @@ def test_rates_keep_their_proportion_and_those_of_0_become_the_first() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([0.01, 0.01, 0.005])
 
 
-@pytest.mark.usefixtures("no_further_repeats")
-def test_a_network_that_learns_only_at_a_higher_rate_than_its_own_is_not_plastic() -> None:
+@pytest.mark.usefixtures("brief_trials")
+def test_a_network_that_learns_only_at_a_higher_rate_than_its_own_is_not_plastic(monkeypatch) -> None:
+    monkeypatch.setattr(trials, "RATES", (1.0, 10.0))
     net = make(nn.Tanh)
     with torch.no_grad():  # saturated
         for p in net.parameters():

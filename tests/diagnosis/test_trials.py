@@ -45,7 +45,7 @@ def test_a_dead_run_learns_nothing_beside_a_fresh_one_that_learns_all() -> None:
     assert fresh > 0.9
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 def test_it_is_the_number_that_diagnose_gives_and_nothing_changes() -> None:
     made, source = learner(), TaskSource(Bank(X, (2,)), (cross_entropy, LABELS % 4))
     before = {name: tensor.clone() for name, tensor in made.state_dict().items() if isinstance(tensor, Tensor)}

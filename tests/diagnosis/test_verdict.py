@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import diagnose
-from rl_plasticity.diagnosis import remedies, verdict
+from rl_plasticity.diagnosis import remedies, subject, trials, verdict
 from rl_plasticity.diagnosis.judging import Judge
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import Estimate, Report
@@ -31,6 +31,18 @@ def _seed():
     with torch.random.fork_rng():
         torch.manual_seed(2)
         yield
+
+
+def with_best_rate(patch: pytest.MonkeyPatch) -> None:
+    """Let all arms learn at the rate that ends best, and at no other."""
+    patch.setattr(trials, "RATES", (1.0,))
+    patch.setattr(subject, "RATE", 3e-3)
+    patch.setattr(verdict, "RATE", 3e-3)
+
+
+@pytest.fixture
+def best_rate(monkeypatch) -> None:
+    with_best_rate(monkeypatch)
 
 
 def make(activation=nn.ReLU, width: int = 32) -> nn.Sequential:
@@ -113,6 +125,7 @@ KNOWN = {
 }
 
 
+@pytest.mark.usefixtures("best_rate")
 @pytest.mark.parametrize("name", KNOWN)
 def test_a_network_whose_state_is_known_gets_its_verdict(name) -> None:
     of, expected = KNOWN[name]
@@ -124,7 +137,8 @@ def test_a_network_whose_state_is_known_gets_its_verdict(name) -> None:
     assert name != "saturated" or report.symptoms["saturated"][0] == 1.0
 
 
-def test_a_network_that_has_to_unlearn_is_not_called_lost_while_it_catches_up() -> None:
+def test_a_network_that_has_to_unlearn_is_not_called_lost_while_it_catches_up(monkeypatch) -> None:
+    monkeypatch.setattr(trials, "RATES", (1.0, 3.0))
     net = make(width=64)
     optimizer = trained(net, 400)
     given = {"loss": CE, "targets": Y, "make": lambda: make(width=64), "remedies": False, "repeats": 2}
@@ -136,6 +150,7 @@ def test_a_network_that_has_to_unlearn_is_not_called_lost_while_it_catches_up() 
     assert longer.protocol["updates"]["own"] > 50
 
 
+@pytest.mark.usefixtures("best_rate")
 def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     def poor() -> nn.Sequential:  # so a fresh network is no measure of what it could do
         return biased(make(), part=0.9)
@@ -145,7 +160,7 @@ def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     assert report.verdict == "losing"
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 def test_parameters_that_no_optimizer_holds_are_named_and_moments_of_a_loss_that_is_not_given_are_not() -> None:
     net = make()
     report = diagnose(net, X, optimizer=torch.optim.SGD(net[-1].parameters(), lr=1e-9), **NOTHING_DECIDES)
@@ -167,6 +182,7 @@ def test_values_that_are_not_finite_and_constant_targets_are_named_and_nothing_i
     assert "2.weight" in report.causes[0]
 
 
+@pytest.mark.usefixtures("best_rate")
 def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> None:
     given = {"batches": batches(), "loss": CE, **BRIEF}
     assert diagnose(make(), **given).verdict == "plastic"
@@ -179,7 +195,8 @@ def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> No
     assert not any(said.startswith("dead layer") for said in report.causes)
 
 
-def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss() -> None:
+def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss(monkeypatch) -> None:
+    monkeypatch.setattr(trials, "RATES", (10.0,))
     net = wide()
     trained(net, 400)
     report = diagnose(net, batches=batches(), loss=CE, make=wide, **BRIEF | {"updates": 150})
@@ -187,7 +204,7 @@ def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss() -> None:
     assert any(said.startswith("slow start") for said in report.causes)
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
     class Own(nn.Module):
         def __init__(self) -> None:
@@ -224,8 +241,11 @@ def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(
 @pytest.fixture(scope="module")
 def of_dead_units() -> Report:
     """With remedies."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), pytest.MonkeyPatch.context() as patched:
         torch.manual_seed(2)
+        with_best_rate(patched)
+        for name in ("fire", "redo", "shrink_perturb"):
+            patched.delitem(remedies.REMEDIES, name)
         return diagnose(biased(make()), X, repeats=2, updates=60)
 
 
@@ -247,8 +267,8 @@ def test_the_report_is_one_screen_and_json(of_dead_units: Report) -> None:
 
 def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimizer() -> None:
     net = make()
-    subject = Subject(net, [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)], make, without_dropout=True)
-    changed = subject.copied()
+    mine = Subject(net, [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)], make, without_dropout=True)
+    changed = mine.copied()
     with_layer_norm(changed, make(), X)
     task = own_batches(batches(), CE, seed=0, updates=10)
     learner, (optimizer,) = changed.with_fresh_optimizer(task, 3.0)
@@ -272,6 +292,7 @@ def test_layer_norm_is_not_tried_where_a_norm_layer_is_already(norm) -> None:
     refused(lambda: with_layer_norm(subject_of(norm(32)), make(), X), "norm layer", error=ValueError)
 
 
+@pytest.mark.usefixtures("best_rate")
 def test_layer_norm_is_tried_behind_convolutions_and_a_remedy_that_does_not_fit_is_left_out(monkeypatch) -> None:
     def unfit(*_: object) -> None:
         raise ValueError("no such layer")
@@ -286,7 +307,7 @@ def test_layer_norm_is_tried_behind_convolutions_and_a_remedy_that_does_not_fit_
     assert report.symptoms["dead/4"][0] == 1
 
 
-@pytest.mark.usefixtures("no_further_repeats")
+@pytest.mark.usefixtures("brief_trials")
 @pytest.mark.parametrize("on_batches", [False, True])
 def test_nothing_changes_and_the_same_seed_gives_the_same_report(on_batches) -> None:
     net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), *make()).eval()

@@ -16,6 +16,14 @@ TRAINED = [*(s for s in PENDULUM if not s.startswith("measure_every")), "seeds=2
 TRAINED += ["reset.every_updates=15", "measure_every_updates=25", "log_every_updates=7"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def of_few_transitions():
+    """The measurements."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rl_plasticity.training.acting.PROBE_SIZE", 16)
+        yield
+
+
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
     return run(TRAINED, tmp_path_factory.mktemp("branch") / "parent")

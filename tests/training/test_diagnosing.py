@@ -15,15 +15,15 @@ from rl_plasticity.training import diagnosing
 
 # Each run is stopped within a period.
 AGENT = [*PENDULUM, "agent.layer_norm=false", "total_env_steps=50", "eval_every_env_steps=25"]
-AGENT += ["checkpoint_every_env_steps=20", "reg=[none,swr]", "reset=[none,head]", "reset.head.every_updates=7"]
+AGENT += ["checkpoint_every_env_steps=20", "reg=[none,swr]", "reset=head", "reset.head.every_updates=7"]
 DIGITS = ["data.train_size=120", "net.widths=[16]", "batch_size=50", "epochs_per_task=2", "num_tasks=2", "device=cpu"]
-DIGITS += ["threads=1", "eval_every_epochs=1", "log_every_updates=2", "reg.coef=[1e-4,1e-3]", "reg=spectral", "seeds=2"]
+DIGITS += ["threads=1", "eval_every_epochs=1", "log_every_updates=2", "reg.coef=[1e-4,1e-3]", "reg=l2_init", "seeds=2"]
 DIGITS += ["checkpoint_every_epochs=1"]  # 3 updates an epoch, 12 in all
 NAMES = {"agent": ["critic/trainability", "actor/trainability"], "digits": ["net/trainability"]}
 
 
 @pytest.fixture(autouse=True)
-def brief(monkeypatch):
+def brief(brief_trials, monkeypatch):
     """Trials of a few updates: that a network learns is tested where the trial is."""
     monkeypatch.setattr(diagnosing, "trainability", partial(trainability, updates=4))
     monkeypatch.setattr(trials, "LEARNS", -1.0)  # after so few there would be no number
