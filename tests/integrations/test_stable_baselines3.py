@@ -1,4 +1,4 @@
-"""`Regularize`: an algorithm of Stable-Baselines3 learns as the same one with the regularizer written into `train`."""
+"""`Regularize`: an algorithm of Stable-Baselines3 learns as with a regularizer attached to each of its optimizers."""
 
 import functools
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from conftest import refused
 from torch import nn
-from torch.nn import functional as F
 
 from rl_plasticity import attach, make_intervention
 from rl_plasticity.regularizers import hidden_units, make_regularizer
@@ -18,7 +17,6 @@ sb3 = pytest.importorskip("stable_baselines3")
 from stable_baselines3.common import logger as sb3_logger  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
-from stable_baselines3.common.utils import polyak_update  # noqa: E402
 
 from rl_plasticity.integrations.stable_baselines3 import Regularize  # noqa: E402
 
@@ -57,9 +55,9 @@ def make(kind, cls=None, env=None, policy_kwargs=None, **settings):
     )
 
 
-def learn(model, callback=None, kind=None):
+def learn(model, callback=None):
     model.set_random_seed(5)  # torch's, numpy's, the env's, the spaces': whatever has been drawn before
-    return model.learn(STEPS.get(kind or type(model).__name__, 40), callback)
+    return model.learn(STEPS.get(type(model).__name__, 40), callback)
 
 
 def state_of(model):
@@ -80,98 +78,33 @@ def furthest(a, b):
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
-# --- the algorithms, written out by hand ------------------------------------------------------------------------------
-
-
-class ByHand:
-    """Mixed into an algorithm whose `train` below is SB3's own, without its log, with the regularizers in it."""
-
-    def regularize(self, name, **examples):
-        self.by_hand = {
-            key: make_regularizer(name, getattr(self, key), example=example, **SETTINGS[name])
-            for key, example in examples.items()
-        }
-
-    def step(self, net, loss, regularizer, optimizer, clip=None):
-        optimizer.zero_grad()
-        if clip is None:
-            (loss if regularizer is None else loss + regularizer.penalty(net)).backward()
-        else:
-            loss.backward()
-            nn.utils.clip_grad_norm_(net.parameters(), clip)
-            penalty = regularizer.penalty(net)
-            if penalty.requires_grad:
-                penalty.backward()  # adds to what clipping leaves
-        if regularizer is not None:
-            regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters() if p.grad is not None})
-        optimizer.step()
-        if regularizer is not None:
-            regularizer.project_(net, 1e-2)
-
-
-class SACByHand(ByHand, sb3.SAC):
-    def train(self, gradient_steps, batch_size=64):
-        self.policy.set_training_mode(True)
-        for _ in range(gradient_steps):
-            batch = self.replay_buffer.sample(batch_size)
-            act, log_prob = self.actor.action_log_prob(batch.observations)
-            log_prob = log_prob.reshape(-1, 1)
-            alpha = self.log_ent_coef.detach().exp()
-            temperature_loss = -(self.log_ent_coef * (log_prob + self.target_entropy).detach()).mean()
-            self.ent_coef_optimizer.zero_grad()
-            temperature_loss.backward()
-            self.ent_coef_optimizer.step()
-            with torch.no_grad():
-                next_act, next_log_prob = self.actor.action_log_prob(batch.next_observations)
-                next_q = torch.cat(self.critic_target(batch.next_observations, next_act), dim=1).amin(1, keepdim=True)
-                next_q = next_q - alpha * next_log_prob.reshape(-1, 1)
-                target = batch.rewards + (1 - batch.dones) * self.gamma * next_q
-            q = self.critic(batch.observations, batch.actions)
-            critic_loss = 0.5 * sum(F.mse_loss(one, target) for one in q)
-            self.step(self.critic, critic_loss, self.by_hand.get("critic"), self.critic.optimizer)
-            q = torch.cat(self.critic(batch.observations, act), dim=1).amin(1, keepdim=True)
-            actor_loss = (alpha * log_prob - q).mean()
-            self.step(self.actor, actor_loss, self.by_hand.get("actor"), self.actor.optimizer)
-            polyak_update(self.critic.parameters(), self.critic_target.parameters(), self.tau)
-
-
-class PPOByHand(ByHand, sb3.PPO):
-    def train(self):
-        self.policy.set_training_mode(True)
-        for _ in range(self.n_epochs):
-            for batch in self.rollout_buffer.get(self.batch_size):
-                values, log_prob, _ = self.policy.evaluate_actions(batch.observations, batch.actions.flatten())
-                advantages = (batch.advantages - batch.advantages.mean()) / (batch.advantages.std() + 1e-8)
-                ratio = torch.exp(log_prob - batch.old_log_prob)
-                clipped = ratio.clamp(0.8, 1.2)
-                policy_loss = -torch.min(advantages * ratio, advantages * clipped).mean()
-                loss = policy_loss + 0.5 * F.mse_loss(batch.returns, values.flatten())
-                self.step(self.policy, loss, self.by_hand["policy"], self.policy.optimizer, self.max_grad_norm)
+# --- what is learned --------------------------------------------------------------------------------------------------
 
 
 OBS, ACT = torch.tensor([[0.3, -0.5, 0.8]]), torch.tensor([[0.2]])
 CART = torch.tensor([[0.1, -0.2, 0.3, 0.4]])
-BY_HAND = {
-    "SAC": (SACByHand, {"actor": (OBS, True), "critic": (OBS, ACT)}),
-    "PPO": (PPOByHand, {"policy": (CART, True)}),
-}
+EXAMPLES = {"actor": (OBS, True), "critic": (OBS, ACT), "policy": (CART, True)}
 
 
-def made_by_hand(kind, name, networks=None):
-    cls, examples = BY_HAND[kind]
-    model = make(kind, cls)
-    model.regularize(name, **{key: examples[key] for key in networks or examples})
-    return model
+def attached_by_hand(kind, name, networks):
+    """A model with the regularizer in the steps of its optimizers, as tests/learning has it, and the handles."""
+    model = make(kind)
+    parts = {key: getattr(model, key) for key in networks}
+    return model, {
+        key: attach(make_regularizer(name, net, example=EXAMPLES[key], **SETTINGS[name]), net.optimizer, net)
+        for key, net in parts.items()
+    }
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "networks"),
     [("SAC", "swr", None), ("SAC", "ewc", None), ("SAC", "wrs", ["critic"]), ("PPO", "spectral", None)],
 )
-def test_what_is_learned_with_the_callback_equals_the_algorithm_written_out_by_hand(kind, name, networks):
-    model, hand = make(kind), made_by_hand(kind, name, networks)
+def test_what_is_learned_with_the_callback_is_what_is_learned_attached_to_every_optimizer(kind, name, networks):
+    model = make(kind)
+    hand, _ = attached_by_hand(kind, name, networks or (["policy"] if kind == "PPO" else ["actor", "critic"]))
     learn(model, Regularize(name, networks, **SETTINGS[name]))
-    learn(hand, kind=kind)
+    learn(hand)
     assert furthest(state_of(model), state_of(hand)) < 1e-6
     assert furthest(state_of(model), unregularized(kind)) > 1e-3
 
@@ -312,18 +245,18 @@ def hooks_of(model):
 
 
 def test_a_learn_after_another_or_one_that_was_interrupted_neither_doubles_the_regularizer_nor_starts_it_anew():
-    model, hand = make("SAC"), made_by_hand("SAC", "spectral")
+    model, (hand, handles) = make("SAC"), attached_by_hand("SAC", "spectral", ["actor", "critic"])
     callback = Regularize("spectral", **SETTINGS["spectral"])
     for one, callbacks in ((model, [callback]), (hand, [])):
-        learn(one, callbacks, kind="SAC")
-        assert not hooks_of(one)
+        learn(one, callbacks)
+        assert not hooks_of(model)
         with pytest.raises(KeyboardInterrupt):
-            learn(one, [*callbacks, Stopping()], kind="SAC")
-        learn(one, callbacks, kind="SAC")
-        assert not hooks_of(one)
+            learn(one, [*callbacks, Stopping()])
+        learn(one, callbacks)
+        assert not hooks_of(model)
     assert furthest(state_of(model), state_of(hand)) < 4e-6
     for network in ("actor", "critic"):
-        for key, value in hand.by_hand[network].state_dict().items():
+        for key, value in handles[network].state_dict().items():
             torch.testing.assert_close(callback.regularizers[network].state_dict()[key], value, rtol=1e-4, atol=1e-5)
 
 

@@ -313,10 +313,22 @@ def test_a_loop_with_the_handle_equals_the_loop_written_out_by_hand(kind, name, 
     assert handle.penalty.dtype == loop.dtype
 
 
-@pytest.mark.parametrize("name", NAMES)
+COMBINED = ("spectral", "ewc", "weight_decay")
+OBJECTS = {
+    "a chain": lambda net: Chain(net, *[make(name, net) for name in COMBINED]),
+    "side by side": lambda net: SideBySide(net, *[(1, lambda n, name=name: make(name, n)) for name in COMBINED]),
+}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *OBJECTS])
 def test_several_runs_train_attached_as_by_hand_and_the_penalty_is_each_run_s(name):
-    (net, optimizer, handle), (other, its, regularizer) = attached_and_by_hand(name, stacked)
-    for x in data(10, 3, BATCH, 5):
+    if name in OBJECTS:
+        net, other = twins(stacked)
+        optimizer, its, regularizer = adam(net), adam(other), OBJECTS[name](other)
+        handle = attach(OBJECTS[name](net), optimizer, net)
+    else:
+        (net, optimizer, handle), (other, its, regularizer) = attached_and_by_hand(name, stacked)
+    for x in data(8, 3, BATCH, 5):
         expected = regularizer.penalty(other).detach()
         regularizer.load_state_dict(handle.state_dict())  # a penalty moves spectral's vectors
         plainly(optimizer, loss_of(net, x))
@@ -341,25 +353,6 @@ def test_a_loop_resumed_from_the_handle_s_state_equals_one_that_never_stopped(na
         plainly(optimizer, loss_of(net, x))
         plainly(its, loss_of(other, x))
     assert equal(net, other)
-
-
-COMBINED = ("spectral", "ewc", "weight_decay")
-OBJECTS = {
-    "a chain": lambda net: Chain(net, *[make(name, net) for name in COMBINED]),
-    "side by side": lambda net: SideBySide(net, *[(1, lambda n, name=name: make(name, n)) for name in COMBINED]),
-}
-
-
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_an_object_is_attached_as_a_name_with_its_settings_is(kind):
-    net, other = twins(stacked)
-    optimizer, its = adam(net), adam(other)
-    regularizer, by_itself = OBJECTS[kind](net), OBJECTS[kind](other)
-    assert attach(regularizer, optimizer, net).regularizer is regularizer
-    for x in data(8, 3, BATCH, 5):
-        plainly(optimizer, loss_of(net, x))
-        by_hand(other, by_itself, its, x)
-    assert_same(net, other)
 
 
 def test_a_parameter_without_gradient_gets_the_penalty_s_in_memory_of_its_own():

@@ -111,16 +111,6 @@ def test_the_spectral_penalty_is_of_the_weight_that_is_computed_and_trains_what_
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=1e-3)
 
 
-REFUSES = ("swr", "wrs", "normalize_project", "hypersphere", "orthogonal", "weight_clipping")
-REFUSES += ("continual_backprop", "self_normalized_resets")
-
-
-@pytest.mark.parametrize("name", REFUSES)
-def test_a_projection_of_a_weight_that_is_computed_is_refused(name):
-    with pytest.raises(ValueError, match="'0'"):
-        make_regularizer(name, nn.Sequential(weight_norm(nn.Linear(3, 2)), nn.ReLU(), nn.Linear(2, 1)))
-
-
 @BOTH
 @pytest.mark.parametrize("name", ["spectral", "ewc", "churn", "hare_tortoise"])  # the others': foreign
 def test_other_regularizers_train_a_parametrized_net_and_restart_it(apply_, name):
