@@ -27,7 +27,8 @@ from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.checkpoint import load
 from rl_plasticity.runs.folder import RunFolder
 
-PENDULUM = once([*folders.PENDULUM, "checkpoint_every_env_steps=20", "log_every_updates=5"])
+PENDULUM = [*folders.PENDULUM, "checkpoint_every_env_steps=10", "log_every_updates=5"]
+PENDULUM = once([*PENDULUM, "random_env_steps=10", "total_env_steps=30"])
 DIGITS = ["data.train_size=100", "net.widths=[8]", "epochs_per_task=2", "num_tasks=2", "device=cpu", "threads=1"]
 
 
@@ -98,7 +99,7 @@ def forbid(folder):
 
 
 FAULTS = {  # a limit of each file instead of the disk's
-    "full disk": (limit(resource.RLIMIT_FSIZE, 2000), ["File too large", "last good checkpoint", "step_000000020.pt"]),
+    "full disk": (limit(resource.RLIMIT_FSIZE, 2000), ["File too large", "last good checkpoint", "step_000000010.pt"]),
     "open files": (limit(resource.RLIMIT_NOFILE, 3), ["Too many open files", "checkpoints"]),
     "read only": (forbid, ["Permission denied"]),
 }
@@ -109,7 +110,7 @@ def test_a_fault_of_the_machine_ends_the_run_with_one_line_and_loses_nothing(fau
     folder = tmp_path / "run"
     happens, names = FAULTS[fault]
     with machine_as_before(folder):
-        status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: happens(folder))
+        status, said = main(*PENDULUM, f"out={folder}", step=15, happens=lambda: happens(folder))
     assert (status, said.count("rl_plasticity.train: ")) == (1, 1)
     assert [name for name in names if name not in said] == [], said
     assert_nothing_was_lost(folder, whole)
@@ -117,7 +118,7 @@ def test_a_fault_of_the_machine_ends_the_run_with_one_line_and_loses_nothing(fau
 
 def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_back(main, tmp_path):
     folder = tmp_path / "run"
-    status, said = main(*PENDULUM, f"out={folder}", step=30, happens=lambda: shutil.rmtree(folder))
+    status, said = main(*PENDULUM, f"out={folder}", step=15, happens=lambda: shutil.rmtree(folder))
     assert status == 1
     assert re.search("moved or deleted|No such file", said)
     assert not folder.exists()
@@ -131,7 +132,7 @@ def test_a_folder_that_is_renamed_ends_the_run_which_goes_on_under_the_new_name(
         folder.mkdir()  # somebody else's by now
         (folder / "metrics.csv").touch()
 
-    status, said = main(*PENDULUM, f"out={folder}", step=30, happens=rename)
+    status, said = main(*PENDULUM, f"out={folder}", step=15, happens=rename)
     assert status == 1
     assert re.search("moved or deleted|No such file", said)
     assert (folder / "metrics.csv").read_bytes() == b""
@@ -191,14 +192,14 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_on_resume(whole, 
     assert run(PENDULUM, folder, StopAfter(0)) == folder
 
 
-@pytest.mark.parametrize("name", ["step_000000060.pt", "rows_000000040_000000060.pt"])
+@pytest.mark.parametrize("name", ["step_000000030.pt", "rows_000000020_000000030.pt"])
 def test_a_damaged_checkpoint_is_passed_over_and_the_numbers_are_the_same(name, whole, tmp_path, capsys):
     folder = shutil.copytree(whole, tmp_path / "run")
     path = folder / "checkpoints" / name
     path.write_bytes(path.read_bytes()[:-1])
     assert_nothing_was_lost(folder, whole)
-    assert "step_000000040.pt" in capsys.readouterr().err
-    assert load(folder / "checkpoints")["at"] == 60
+    assert "step_000000020.pt" in capsys.readouterr().err
+    assert load(folder / "checkpoints")["at"] == 30
 
 
 def test_a_checkpoint_of_another_configuration_is_refused_with_the_difference(whole, tmp_path):
@@ -232,7 +233,7 @@ class Broken(gym.Env):
 
 
 # In training, and while the frozen transitions are drawn.
-@pytest.mark.parametrize(("raises_at", "left"), [(4 * PROBE_SIZE + 29, "step_0"), (10, "there is no checkpoint")])
+@pytest.mark.parametrize(("raises_at", "left"), [(4 * PROBE_SIZE + 19, "step_0"), (10, "there is no checkpoint")])
 def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_closed(raises_at, left, main, tmp_path):
     if "BrokenForTests-v0" not in gym.registry:
         gym.register("BrokenForTests-v0", Broken)
@@ -249,26 +250,10 @@ FUZZ = int(os.environ.get("FUZZ", 30))  # how many examples
 NAMES = ["env", "reg", "reset", "agent", "preset", "resume", "task", "data", "net", "optimizer", "lr", "out", "seed"]
 NAMES += ["reg.coef", "reg.scope", "reset.every_updates", "agent.hidden", "env.workers", "env.name", "net.widths"]
 NAMES += ["data.root", "data.train_size", "num_tasks", "threads", "device", "reg._target_", "_target_", "hydra.run.dir"]
-VALUES = [
-    "",
-    "null",
-    "-1",
-    "0",
-    "2",
-    "1e999",
-    "nan",
-    "true",
-    "x",
-    "[",
-    "[]",
-    "[1,2]",
-    "{a:1}",
-    "${seed}",
-    "${oc.env:X}",
-]
+VALUES = ["", "null", "-1", "0", "2", "1e999", "nan", "true", "[", "[]", "[1,2]", "{a:1}", "${seed}", "${oc.env:X}"]
 VALUES += ["spectral", "swr+l2", "[none,swr]", "periodic", "demo", "cnn", "gym:CartPole-v1", "os.system", "/", "a\0b"]
 VALUES += ["random_labels", "binary_pairs", "..", "'", '"', "é", "--help", "!!python/object:os.system", "sgd", "none"]
-VALUES += ["[1,[2]]", "'x", "---"]
+VALUES += ["[1,[2]]", "'x", "---", "x"]
 WORD = st.text(max_size=8)
 SETTING = st.tuples(st.sampled_from(NAMES) | WORD, st.sampled_from(VALUES) | WORD).map("=".join)
 ARGUMENTS = st.lists(st.one_of(SETTING, st.text(max_size=12)), max_size=3)

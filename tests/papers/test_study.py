@@ -1,6 +1,8 @@
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from papers import cost, layout
 from papers import study as studies
 from rl_plasticity.comparison import groups
-from rl_plasticity.configs import schema, written
+from rl_plasticity.configs import presets, schema, written
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs import naming
 
@@ -22,8 +24,17 @@ SMALL = [(name, small) for name in studies.names() for small in (False, True)]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_look_stays():
+def _no_look_stays_and_what_a_name_needs_is_loaded_once():
+    usual = {}
+
+    def load(kind, given):
+        key = kind, repr(given)
+        usual[key] = usual.get(key) or schema.load(kind, given)
+        return usual[key]
+
     with pytest.MonkeyPatch.context() as monkeypatch, without_what_plugs_add(monkeypatch, LOOKS):
+        monkeypatch.setattr(naming, "schema", SimpleNamespace(load=load, marked=cache(schema.marked)))
+        monkeypatch.setattr(presets, "files", cache(presets.files))
         yield
 
 
