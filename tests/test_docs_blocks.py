@@ -119,6 +119,13 @@ PYTHON: dict[str, list[Block]] = {
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
         ),
         Block(
+            "import branch",
+            needs="stable_baselines3",
+            before="from stable_baselines3 import DQN\nmake_env = lambda: 'CartPole-v1'\n"
+            "model = DQN('MlpPolicy', 'CartPole-v1', buffer_size=99)",
+            instead={"env_steps=20_000": "env_steps=2, remedies={'l2': {}}, repeats=2, episodes=1"},
+        ),
+        Block(
             "SAC.load",
             needs="stable_baselines3",
             before="import gymnasium\nfrom stable_baselines3 import SAC\nfrom rl_plasticity.diagnosis import agents\n"

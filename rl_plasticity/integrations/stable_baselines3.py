@@ -1,15 +1,27 @@
 """Regularizers for Stable-Baselines3: a callback; nothing of the algorithm is changed or subclassed."""
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
 
-from rl_plasticity.errors import SettingsError, nearest
+from rl_plasticity.diagnosis.report import Estimate
+from rl_plasticity.errors import SettingsError, choose, nearest
 from rl_plasticity.integrations.attaching import Attaching, Trained
+from rl_plasticity.interventions import INTERVENTIONS, make_intervention
+from rl_plasticity.regularizers import REGULARIZERS
+
+AS_IT_IS = "as it is"
+REMEDIES: Mapping[str, Mapping[str, Any]] = {
+    **{name: {} for name in ("redo", "head", "periodic", "spectral", "swr", "wrs", "l2_init")},
+    "shrink_perturb": {"coef": 0.5, "init": "fresh"},
+}
 
 
 class Regularize(Attaching, BaseCallback):
@@ -112,3 +124,75 @@ def trained_by(model: BaseAlgorithm) -> dict[str, Trained]:
         only = [p for p in net.parameters() if p in held and p is not noise]
         trained[name] = Trained(net, [optimizer], {"example": example, "only": only})
     return trained
+
+
+class Branch(NamedTuple):
+    """The returns of a model that trained on, and how far they are above those of the model as it is, by seed."""
+
+    returns: Estimate
+    gain: Estimate
+
+
+def branch(
+    model: BaseAlgorithm,
+    make_env: Callable[[], Any],
+    env_steps: int,
+    remedies: Mapping[str, Mapping[str, Any]] = REMEDIES,
+    repeats: int = 5,
+    episodes: int = 10,
+) -> dict[str, Branch]:
+    """Which remedy raises the return: copies of a model train on with each, by Stable-Baselines3 itself::
+
+        branch(SAC.load("model.zip"), lambda: gym.make("Pendulum-v1"), 10_000)
+
+    An intervention acts once on each network, with its target; a regularizer acts while the copy learns. Each repeat
+    has its own seed, the same for all remedies. The model does not change. An off-policy model needs its replay
+    buffer, or its copies fill one first.
+
+    Args:
+        make_env: makes an environment as the model was trained in.
+        env_steps: env steps of each copy.
+        remedies: names of `INTERVENTIONS` and `REGULARIZERS`, with their settings.
+        repeats: copies for each remedy, at least 2.
+        episodes: episodes after which a copy's mean return is taken.
+
+    Raises:
+        SettingsError: an unknown remedy, or an algorithm of which the networks are not known.
+    """
+    for name, settings in remedies.items():
+        choose({**INTERVENTIONS, **REGULARIZERS}, name, settings, "remedy")
+    saved = io.BytesIO()
+    model.save(saved)
+    found: dict[str, list[float]] = {}
+    for name, settings in {AS_IT_IS: {}, **remedies}.items():
+        for seed in range(repeats):
+            saved.seek(0)
+            copied: Any = type(model).load(saved, env=make_env(), device=model.device)
+            if (buffer := getattr(model, "replay_buffer", None)) is not None:
+                copied.replay_buffer = copy.deepcopy(buffer)
+            copied.set_random_seed(seed)
+            if name in INTERVENTIONS:
+                _intervene(copied, name, settings)
+            callback = Regularize(name, **settings) if name in REGULARIZERS else None
+            copied.learn(env_steps, callback, reset_num_timesteps=False)
+            env = copied._wrap_env(make_env())
+            env.seed(seed)
+            found.setdefault(name, []).append(float(evaluate_policy(copied, env, episodes)[0]))  # type: ignore[arg-type]
+    gains = {name: [a - b for a, b in zip(own, found[AS_IT_IS], strict=True)] for name, own in found.items()}
+    return {name: Branch(Estimate.of(found[name]), Estimate.of(gains[name])) for name in found}
+
+
+def _intervene(model: Any, name: str, settings: Mapping[str, Any]) -> None:
+    """Let an intervention act on each network of a model, and on the target that follows it."""
+    spaces = model.observation_space, model.action_space
+    model._last_obs = model.env.reset()
+    for of, trained in trained_by(model).items():
+        fresh = model.policy_class(*spaces, model.lr_schedule, **model.policy_kwargs).to(model.device)
+        target = getattr(model, f"{of}_target", None)
+        given: dict[str, Any] = {"make": lambda fresh=fresh, of=of: getattr(fresh, of, fresh)}
+        if target is not None:
+            given["followers"] = target
+        make_intervention(name, **settings).apply_(
+            trained.net, trained.optimizers, example=trained.settings["example"], **given
+        )
+    model._last_obs = None  # so that learning begins a new episode

@@ -18,7 +18,7 @@ from stable_baselines3.common import logger as sb3_logger  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 
-from rl_plasticity.integrations.stable_baselines3 import Regularize  # noqa: E402
+from rl_plasticity.integrations.stable_baselines3 import Regularize, branch  # noqa: E402
 
 # Strong enough that each changes the weights far beyond the tolerance within 20 steps.
 SETTINGS = {
@@ -314,3 +314,18 @@ def test_an_algorithm_that_is_not_known_is_refused_with_those_that_are():
     policy, env = sb3.common.policies.ActorCriticPolicy, environment("CartPole-v1")
     model = Foreign(policy, env, learning_rate=1e-3, n_steps=8, gamma=0.9, device="cpu", **rest)
     refused(lambda: model.learn(8, Regularize("l2")), "Foreign", "A2C, DDPG, DQN, PPO, SAC and TD3")
+
+
+@pytest.mark.parametrize("kind", ["SAC", "DQN"])
+def test_copies_of_a_model_train_on_with_each_remedy_and_the_same_seeds_and_the_model_stays(kind):
+    model = make(kind).learn(40)
+    before = {name: value.clone() for name, value in model.policy.state_dict().items()}
+    remedies = {"l2": {"coef": 0.0}, "periodic": {}, "redo": {"threshold": 0.5}}
+    found = branch(model, lambda: gym.make(CASES[kind][0], max_episode_steps=30), 20, remedies, repeats=2, episodes=1)
+    assert [*found] == ["as it is", *remedies]
+    assert found["l2"].gain == (0, 0, 0)
+    assert found["l2"].returns == found["as it is"].returns
+    assert kind == "DQN" or any(found[name].gain.mean for name in ("periodic", "redo"))  # its poles fall at once
+    assert all(torch.equal(value, before[name]) for name, value in model.policy.state_dict().items())
+    assert (model.num_timesteps, model.replay_buffer.size()) == (40, 40)
+    refused(lambda: branch(model, lambda: None, 1, {"specral": {}}), "'spectral'")
