@@ -107,6 +107,7 @@ def without_what_plugs_add(monkeypatch, *places):
     try:
         yield
     finally:
+        plugins.loaded.clear()
         for now, then in zip(dicts, before, strict=True):
             now.clear()
             now.update(then)

@@ -17,8 +17,6 @@ from rl_plasticity.configs.commands import Evaluate, Supervised, Train
 from rl_plasticity.evaluate import evaluate
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.optimizers import OPTIMIZERS
-from rl_plasticity.metrics import METRICS
-from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.seeding import derive
@@ -41,23 +39,6 @@ A_METRIC = "from rl_plasticity.metrics import METRICS, OfWeights\nMETRICS['n'] =
 def _without_what_a_plug_added(monkeypatch):
     with without_what_plugs_add(monkeypatch, "/tmp"):
         yield
-
-
-@pytest.fixture
-def forget():
-    """As a new process would be: nothing named, nothing added."""
-    dicts = (AGENTS.data, REGULARIZERS.data, METRICS)
-    before = [dict(d) for d in dicts]
-
-    def forget():
-        for now, then in zip(dicts, before, strict=True):
-            now.clear()
-            now.update(then)
-        plugins.loaded.clear()
-        for name in ("td3", "altnet", "nuclear_norm", "mine"):
-            sys.modules.pop(name, None)
-
-    return forget
 
 
 @pytest.fixture
@@ -411,12 +392,12 @@ def test_a_plug_cannot_take_the_name_of_another(module):
 # --- no file loads a module -------------------------------------------------------------------------------------------
 
 
-def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module, forget):
+def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module, monkeypatch):
     module(A_METRIC)
-    measured = run([*PENDULUM, "plugins=[mine]", "total_env_steps=21"], tmp_path / "measured")
-    forget()
-    folder = run([*TD3, "total_env_steps=21"], tmp_path / "run")
-    forget()
+    with without_what_plugs_add(monkeypatch, tmp_path):
+        measured = run([*PENDULUM, "plugins=[mine]", "total_env_steps=21"], tmp_path / "measured")
+    with without_what_plugs_add(monkeypatch, tmp_path):
+        folder = run([*TD3, "total_env_steps=21"], tmp_path / "run")
     refused(lambda: resume(measured), "plugins=[mine]")
     refused(lambda: resume(folder), "plugins=[td3]")
     refused(lambda: evaluate(RunFolder(folder), Evaluate()), "plugins=[td3]")
@@ -426,7 +407,7 @@ def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module
     assert "episodes a run: 1" in called(of_evaluate, folder, "plugins=[td3]")[1]
 
 
-def test_no_saved_file_makes_a_module_load(tmp_path, module, forget):
+def test_no_saved_file_makes_a_module_load(tmp_path, module):
     module("import gymnasium as gym\ngym.register('P-v0', 'gymnasium.envs.classic_control:PendulumEnv')\n")
     folder = run(PENDULUM, tmp_path / "run", StopAfter(1))
     config, provenance = folder / "config.yaml", folder / "provenance.json"
