@@ -29,7 +29,7 @@ SETTINGS = {
 }
 OFF_POLICY = {"learning_starts": 20, "batch_size": 16, "buffer_size": 200, "train_freq": 1, "gradient_steps": 1}
 ON_POLICY = {"n_steps": 16, "max_grad_norm": 0.1}
-# 40 env steps of each are 20 updates, but for A2C with 3; the gradients are clipped where the algorithm does it.
+# 30 env steps of each are 10 updates, but for A2C with 2; the gradients are clipped where the algorithm does it.
 CASES = {
     "SAC": ("Pendulum-v1", OFF_POLICY),
     "TD3": ("Pendulum-v1", OFF_POLICY),
@@ -57,7 +57,7 @@ def make(kind, cls=None, env=None, policy_kwargs=None, **settings):
 
 def learn(model, callback=None):
     model.set_random_seed(5)  # torch's, numpy's, the env's, the spaces': whatever has been drawn before
-    return model.learn(STEPS.get(type(model).__name__, 40), callback)
+    return model.learn(STEPS.get(type(model).__name__, 30), callback)
 
 
 def state_of(model):
@@ -234,7 +234,7 @@ class Stopping(BaseCallback):
     """Raises at the last step."""
 
     def _on_step(self):
-        if self.num_timesteps == 40:
+        if self.num_timesteps == 30:
             raise KeyboardInterrupt
         return True
 
