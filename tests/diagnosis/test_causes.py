@@ -21,13 +21,6 @@ VALUES = torch.randn(128, 4, generator=GENERATOR)
 EASY = (X[:, 0] > 0).long()
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        yield
-
-
 def make(activation=nn.ReLU) -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, 32), activation(), nn.Linear(32, 32), activation(), nn.Linear(32, 4))
 
@@ -57,10 +50,6 @@ BAD_DATA = {
         {"batches": split(X, changed(Y, slice(64, 96), -100))},
         "not finite: batch 2: .*all targets are -100",
     ),
-    "every other one": (
-        {"batches": split(X, changed(Y, torch.arange(128) // 32 % 2 == 1, -100))},
-        "not finite: batch 1: .*all targets are -100",
-    ),
     "a NaN row": (
         {"batches": split(changed(X, 70, math.nan), Y)},
         "not finite: batch 2: .*row 6, column 0 of the inputs is nan",
@@ -78,10 +67,6 @@ BAD_DATA = {
         "not finite: batch 0: .*is -inf$",
     ),
     "a loss of 0": ({"batches": split(X, Y), "loss": lambda out, y: (0 * out).sum()}, "constant loss: it is 0"),
-    "a hinge that is never reached": (
-        {"inputs": X, "targets": Y, "loss": lambda out, y: F.relu(out.mean() - 100)},
-        "constant loss: it is 0",
-    ),
     "an error rate as loss": (
         {"batches": split(X, Y), "loss": lambda out, y: (out.argmax(-1) != y).float().mean()},
         "constant loss: it is 0.",
@@ -273,7 +258,7 @@ def at_its_floor(part: float, kind=torch.optim.Adam, rate: float = 3e-3, is_know
 
 ADAM = torch.optim.Adam
 OPTIMIZERS = {
-    "Adam's second moments": (remembering(ADAM, "exp_avg_sq", 1e4), "optimizer: with the state of its Adam it"),
+    "Adam's second moments": (remembering(ADAM, "exp_avg_sq", 1e6), "optimizer: with the state of its Adam it"),
     "RMSprop's": (remembering(torch.optim.RMSprop, "square_avg", 1e8, lr=1e-3), "optimizer: .* RMSprop "),
     "a tenth": (at_its_floor(0.1), "learning rate: at 0.0003 .*, at 0.003 with the same moments "),
     "a hundredth of SGD's": (at_its_floor(0.01, torch.optim.SGD, 0.3), "learning rate: at 0.003 .*, at 0.3 "),
@@ -295,7 +280,7 @@ OPTIMIZERS = {
 def test_what_keeps_a_healthy_network_from_learning_is_something_else_and_named(case) -> None:
     optimizer_of, named = OPTIMIZERS[case]
     net, clip = make(), 1e-6 if "clipped" in case else None
-    given = {"batches": split(X, EASY), "loss": CE, "make": make, "updates": 40, "max_grad_norm": clip}
+    given = {"batches": split(3 * X, EASY), "loss": CE, "make": make, "updates": 40, "max_grad_norm": clip}
     report = diagnose(net, **given, optimizer=optimizer_of(net))
     assert report.verdict == "something else"
     assert [said for said in report.causes if re.match(named, said)], report.causes

@@ -1,7 +1,6 @@
 """What a probe gathers, against the pure functions on what it should have gathered; and that it changes nothing."""
 
 import copy
-import random
 
 import numpy as np
 import pytest
@@ -116,42 +115,29 @@ def test_the_representation_change_is_since_the_last_measurement_and_the_distanc
     assert (probe.weights()["distance"] > 0).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("case", ["plain", "stacked_cnn_bn", "foreign"])
-def test_measuring_changes_nothing_of_the_training(case):
-    kind = CASES[case]
-    batches, seeds, k = [kind.input() for _ in range(3)], range(*(kind.runs or (1,))), len(kind.runs)
-
-    def loss(output):
-        return output.square().flatten(k).mean(-1)
-
-    states = []
-    for measured in (False, True):
-        learner = Learner(kind.of_seeds, seeds, lambda net: make_regularizer("spectral", net))
-        probe = Probe(learner, [batches[0]])
-        for batch in batches:
-            learner.minimize(loss(learner.net(batch)))
-            if measured:
-                with nothing_drawn():
-                    found = probe.measure(loss, [])
-                assert all(value.shape == kind.runs for value in found.values())
-                assert all(m.training for m in learner.net.modules())
-        states.append(learner.state_dict())
-    assert_equal_states(*states)
-
-
 @pytest.mark.parametrize("case", ["plain", "stacked_cnn_bn", "cnn_bn", "foreign"])
-def test_any_network_is_measured_in_one_line_by_the_names_and_numbers_of_training(case):
+def test_any_network_is_measured_in_one_line_by_the_names_and_numbers_of_training_and_nothing_of_it_changes(case):
     kind = CASES[case]
     x, k = kind.input(), len(kind.runs)
-    learner = Learner(kind.of_seeds, range(*(kind.runs or (1,))))
+    learner = Learner(kind.of_seeds, range(*(kind.runs or (1,))), lambda net: make_regularizer("spectral", net))
+    learner.net(x).sum().backward()
+    gradients = {name: p.grad.clone() for name, p in learner.net.named_parameters()}
+    before = copy.deepcopy(learner.state_dict())
 
     def loss(output):
         return output.square().flatten(k).mean(-1)
 
-    expected = Probe(learner, [x]).measure(loss, []) | size_of(learner, torch.ones(kind.runs))
+    probe = Probe(learner, [x])
+    with nothing_drawn():
+        expected = probe.measure(loss, []) | size_of(learner, torch.ones(kind.runs))
+    assert all(value.shape == kind.runs for value in expected.values())
     if case == "foreign":  # tokens between examples and units, see the next test
         expected = {name: value for name, value in expected.items() if "dormant" not in name and "feature" not in name}
-    found = rl_plasticity.measure(learner.net, x, loss)
+    with nothing_drawn():
+        found = rl_plasticity.measure(learner.net, x, loss)
+    assert_equal_states(learner.state_dict(), before)
+    assert_equal_states({name: p.grad for name, p in learner.net.named_parameters()}, gradients)
+    assert all(m.training for m in learner.net.modules())
     # These are relative to something that a network alone does not have.
     for name in expected.keys() - {"distance", "moved", "representation_change", "effective_lr"}:
         assert torch.equal(found[name], expected[name]), name
@@ -183,36 +169,6 @@ def test_an_example_is_a_tensor_a_tuple_or_a_dict_and_targets_are_one_or_several
         assert found.keys() == {name.replace("/", "/body.") for name in expected}
         for name, value in expected.items():
             torch.testing.assert_close(found[name.replace("/", "/body.")], value, msg=name)
-
-
-def test_measuring_any_network_changes_nothing_of_it_whatever_its_forward_draws_and_writes():
-    class Noisy(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 3))
-            self.register_buffer("calls", torch.zeros(()))
-            self.noisy = True
-
-        def forward(self, x):
-            x = x + random.random() + np.random.rand()  # noqa: NPY002
-            if self.noisy:  # what the gradient of one example at a time refuses
-                self.calls += 1
-                x = x + torch.rand(())
-            return self.body(x)
-
-    net, x = Noisy(), torch.randn(6, 5)
-    net.body[3].eval()  # a mode of its own
-    net(x).sum().backward()
-    before = copy.deepcopy((net.state_dict(), {n: p.grad for n, p in net.named_parameters()}))
-    modes = [m.training for m in net.modules()]
-    for noisy, given in ((True, ()), (False, (nn.functional.cross_entropy, torch.randint(3, (6,))))):
-        net.noisy = noisy
-        with nothing_drawn():
-            measure(net, x, *given)
-    assert_equal_states(net.state_dict(), before[0])
-    assert_equal_states({n: p.grad for n, p in net.named_parameters()}, before[1])
-    assert [m.training for m in net.modules()] == modes
-    assert all(p.requires_grad for p in net.parameters())
 
 
 def test_a_probe_of_a_network_measures_from_its_parameters_when_it_was_made_and_saves_them():

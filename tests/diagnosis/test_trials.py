@@ -70,30 +70,27 @@ class Statistics(nn.Module):
         return x - self.mean
 
 
-def test_fresh_networks_get_the_statistics_that_no_call_changes_and_have_other_weights() -> None:
+def test_fresh_networks_get_the_statistics_that_no_call_changes_and_other_weights_and_no_learner_moves() -> None:
     def made() -> nn.Module:
         return nn.Sequential(Statistics(), nn.BatchNorm1d(8), make())
 
-    net = made()
+    def fresh_of(subject: Subject, x: Tensor) -> list[nn.Module]:
+        return Trials(subject, TaskSource(Bank(x, x.shape[:-2])), 2, 10, None, 0).fresh
+
+    net, runs = made(), Learner(lambda seeds: nn.Sequential(Statistics(2), *MLP((8, 16, 4), seeds)), (0, 1))
     net[0].mean += 3
     net[0].calls += 7
     net[1].running_mean += 5
-    trials = Trials(Subject(net.eval(), [], made, without_dropout=True), TaskSource(Bank(X[0], ())), 2, 10, None, 0)
-    for fresh in trials.fresh:
-        assert torch.equal(fresh[0].mean, net[0].mean)
+    runs.net[0].mean += torch.tensor([3.0, 4.0]).reshape(2, 1, 1)
+    draws = runs.draws.clone()
+    alone = fresh_of(Subject(net.eval(), [], made, without_dropout=True), X[0])
+    for fresh in alone:
         assert fresh[0].calls == 0
         assert not fresh[1].running_mean.any()
         assert not torch.equal(fresh[2][0].weight, net[2][0].weight)
-
-
-def test_runs_side_by_side_keep_their_statistics_and_nothing_of_the_learner_moves() -> None:
-    made = Learner(lambda seeds: nn.Sequential(Statistics(2), MLP((8, 16, 4), seeds, layer_norm=False)), (0, 1))
-    made.net[0].mean += torch.tensor([3.0, 4.0]).reshape(2, 1, 1)
-    draws = made.draws.clone()
-    fresh = Trials(subject_of(made), TaskSource(Bank(X, (2,))), 2, 10, None, 0).fresh[0]
-    assert torch.equal(fresh[0].mean, made.net[0].mean)
-    assert not torch.equal(fresh[1][0].weight, made.net[1][0].weight)
-    assert torch.equal(made.draws, draws)
+    for fresh, old in (*((one, net) for one in alone), (fresh_of(subject_of(runs), X)[0], runs.net)):
+        assert torch.equal(fresh[0].mean, old[0].mean)
+    assert torch.equal(runs.draws, draws)
 
 
 def drawn(labels: Tensor, x: Tensor) -> Tensor:

@@ -26,13 +26,6 @@ BRIEF = {"repeats": 3, "remedies": False, "updates": 60}
 NOTHING_DECIDES = BRIEF | {"repeats": 2, "updates": 10}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    with torch.random.fork_rng():
-        torch.manual_seed(2)
-        yield
-
-
 def with_best_rate(patch: pytest.MonkeyPatch) -> None:
     """Let all arms learn at the rate that ends best, and at no other."""
     patch.setattr(trials, "RATES", (1.0,))
@@ -242,7 +235,7 @@ def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(
 def of_dead_units() -> Report:
     """With remedies."""
     with torch.random.fork_rng(), pytest.MonkeyPatch.context() as patched:
-        torch.manual_seed(2)
+        torch.manual_seed(0)
         with_best_rate(patched)
         for name in ("fire", "redo", "shrink_perturb"):
             patched.delitem(remedies.REMEDIES, name)
