@@ -49,7 +49,7 @@ def test_the_compiled_update_is_what_trains_where_it_is_asked_for(tmp_path, monk
         return fast
 
     monkeypatch.setattr("rl_plasticity.training.acting.fastest", fastest)
-    short = [*PENDULUM, "total_env_steps=25"]
+    short = [*PENDULUM, "total_env_steps=25", "log_every_updates=1"]
     folders = [run([*short, f"compile={wanted}"], tmp_path / wanted) for wanted in ("true", "false")]
     assert calls == [("cpu", True)] * 5 + [("cpu", False)] * 5
     assert rows(folders[0]) == rows(folders[1])
@@ -89,7 +89,7 @@ def drawn(monkeypatch):
 def test_updates_beside_the_env_step_are_as_many_and_see_one_transition_less(first, tmp_path, drawn):
     seen = {}
     for overlap in ("false", "true"):
-        arguments = [*PENDULUM, "total_env_steps=28", f"overlap={overlap}"]
+        arguments = [*PENDULUM, "total_env_steps=28", "log_every_updates=4", f"overlap={overlap}"]
         arguments += [f"random_env_steps={first}"]
         drawn.clear()
         folder = run(arguments, tmp_path / overlap, StopAfter(24))

@@ -84,7 +84,7 @@ def test_evaluate_plays_the_task_and_the_agent_of_the_checkpoint(how, tmp_path):
 )
 def never_stopped(request, tmp_path_factory):
     """What was asked for, and the run."""
-    how = [*request.param, "total_env_steps=36", "eval_every_env_steps=40"]
+    how = [*request.param, "total_env_steps=36", "eval_every_env_steps=40", "log_every_updates=5"]
     return how, run([*CHANGING, *how], tmp_path_factory.mktemp("whole") / "run")
 
 

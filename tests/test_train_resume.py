@@ -125,7 +125,8 @@ def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(t
     assert command.prepare([advice])[0].folder.path == folder
 
 
-EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=15", "reset=periodic", "reset.every_updates=5", "reg=swr", "seeds=2"]
+EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=15", "reset=periodic", "reset.every_updates=9", "reg=swr", "seeds=2"]
+EXTENSIBLE += ["log_every_updates=5"]
 
 
 def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(tmp_path):

@@ -97,7 +97,7 @@ def test_one_of_a_thing_is_named_in_the_singular(capsys):
     assert [counted(n, "step") for n in (0, 1, 1.2, 2)] == ["0 steps", "1 step", "1 step", "2 steps"]
 
 
-BRIEF = [*PENDULUM, "replay_ratio=1", "total_env_steps=36", "measure_every_updates=12"]
+BRIEF = [*PENDULUM, "replay_ratio=1", "total_env_steps=36", "measure_every_updates=12", "log_every_updates=5"]
 CHOICES = {  # what stands side by side, its name there, and the same alone
     "values": (
         ["reg=spectral", "reg.coef=[1e-3,1e-1]", "reset=periodic", "reset.every_updates=[5,9]"],

@@ -133,7 +133,7 @@ import os, runpy, time
 start = runpy.run_module
 def command(name, **_):
     print(name, os.getpid(), flush=True)
-    time.sleep(600)
+    time.sleep(10_000)
 runpy.run_module = command
 start("rl_plasticity.sweeps.job", run_name="__main__")
 """
