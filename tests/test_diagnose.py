@@ -264,7 +264,9 @@ def tried(monkeypatch):
     return lambda: [before for before, one in itertools.pairwise(items) if one == "tried"]
 
 
-def test_what_is_kept_is_not_tried_again_and_a_longer_run_adds_its_new_checkpoints(diagnosed, tmp_path, tried, capsys):
+def test_what_is_kept_is_not_tried_again_a_longer_run_adds_to_it_and_other_settings_replace_it(
+    diagnosed, tmp_path, tried, capsys
+):
     run = shutil.copytree(diagnosed, tmp_path / "run")
     before = json.loads((run / "diagnosis.json").read_text())
     assert before["settings"] == {"repeats": 2, "updates": 10, "version": rl_plasticity.__version__}
@@ -278,6 +280,8 @@ def test_what_is_kept_is_not_tried_again_and_a_longer_run_adds_its_new_checkpoin
     assert [*RunFolder(run).saved_steps] == [0, 60, 80]
     assert after["rows"][: len(before["rows"])] == before["rows"]  # that of 40 too, whose checkpoint is gone
     assert [(row["step"], row["data"]) for row in after["rows"][4:]] == [(80, "buffer"), (80, "random")]
+    assert of_critic(run, "checkpoint=0", "repeats=3")["settings"]["repeats"] == 3
+    assert "diagnosis.json was made with repeats=2: it is replaced" in capsys.readouterr().err
 
 
 def test_a_killed_diagnosis_goes_on_where_it_was_and_each_verdict_is_printed_as_soon_as_it_is_known(
@@ -300,12 +304,6 @@ def test_a_killed_diagnosis_goes_on_where_it_was_and_each_verdict_is_printed_as_
     assert len(read(RunFolder(run))) == 2
     assert of_critic(run) == json.loads((diagnosed / "diagnosis.json").read_text())
     assert tried() == [(0, "random"), (40, "random"), (60, "random"), (60, "buffer")]
-
-
-def test_other_settings_begin_a_new_file_and_say_so(diagnosed, tmp_path, capsys):
-    run = shutil.copytree(diagnosed, tmp_path / "run")
-    assert of_critic(run, "checkpoint=0", "repeats=3")["settings"]["repeats"] == 3
-    assert "diagnosis.json was made with repeats=2: it is replaced" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["{", '{"settings": {}, "checkpoints": {}, "rows": [{"step": 1}]}'])

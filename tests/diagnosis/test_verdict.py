@@ -26,16 +26,12 @@ BRIEF = {"repeats": 3, "remedies": False, "updates": 60}
 NOTHING_DECIDES = BRIEF | {"repeats": 2, "updates": 10}
 
 
-def with_best_rate(patch: pytest.MonkeyPatch) -> None:
-    """Let all arms learn at the rate that ends best, and at no other."""
-    patch.setattr(trials, "RATES", (1.0,))
-    patch.setattr(subject, "RATE", 3e-3)
-    patch.setattr(verdict, "RATE", 3e-3)
-
-
 @pytest.fixture
 def best_rate(monkeypatch) -> None:
-    with_best_rate(monkeypatch)
+    """All arms learn at the rate that ends best, and at no other."""
+    monkeypatch.setattr(trials, "RATES", (1.0,))
+    monkeypatch.setattr(subject, "RATE", 3e-3)
+    monkeypatch.setattr(verdict, "RATE", 3e-3)
 
 
 def make(activation=nn.ReLU, width: int = 32) -> nn.Sequential:
@@ -231,31 +227,20 @@ def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(
     assert diagnose(make(), X, **NOTHING_DECIDES).protocol["repeats"] == 6
 
 
-@pytest.fixture(scope="module")
-def of_dead_units() -> Report:
-    """With remedies."""
-    with torch.random.fork_rng(), pytest.MonkeyPatch.context() as patched:
-        torch.manual_seed(0)
-        with_best_rate(patched)
-        for name in ("fire", "redo", "shrink_perturb"):
-            patched.delitem(remedies.REMEDIES, name)
-        return diagnose(biased(make()), X, repeats=2, updates=60)
-
-
-def test_remedies_are_tried_on_copies_and_ranked(of_dead_units: Report) -> None:
-    found = {remedy.name: remedy for remedy in of_dead_units.remedies}
-    assert of_dead_units.verdict == "lost"
+@pytest.mark.usefixtures("best_rate")
+def test_remedies_are_tried_on_copies_and_ranked_and_the_report_is_one_screen_and_json(monkeypatch) -> None:
+    for name in ("fire", "redo", "shrink_perturb"):
+        monkeypatch.delitem(remedies.REMEDIES, name)
+    report = diagnose(biased(make()), X, repeats=2, updates=60)
+    found = {remedy.name: remedy for remedy in report.remedies}
+    assert report.verdict == "lost"
     assert found["LayerNorm"].closes > 0.8
     assert found["head"].closes < 0.2  # the first layer is the dead one
     assert found["spectral attached"].changes == 0 < found["head"].changes
-    learned = [remedy.learned.mean for remedy in of_dead_units.remedies]
+    learned = [remedy.learned.mean for remedy in report.remedies]
     assert learned == sorted(learned, reverse=True)
-
-
-def test_the_report_is_one_screen_and_json(of_dead_units: Report) -> None:
-    assert len(str(of_dead_units).splitlines()) <= 40
-    content = json.loads(of_dead_units.to_json())
-    assert Report.of(content).to_json() == of_dead_units.to_json()
+    assert len(str(report).splitlines()) <= 40
+    assert Report.of(json.loads(report.to_json())).to_json() == report.to_json()
 
 
 def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimizer() -> None:

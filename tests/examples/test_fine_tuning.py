@@ -268,21 +268,13 @@ def test_weights_load_by_name_without_a_classifier_and_else_are_refused(tmp_path
 # --- the papers' files, made small --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def pillow():
-    return pytest.importorskip("PIL.Image")
-
-
-def save(pillow, path, array, **how):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pillow.fromarray(array).save(path, **how)
-
-
-def test_coco_is_read_with_its_classes_in_order_without_crowds_and_the_5k_held_out(tmp_path, pillow):
+def test_coco_is_read_with_its_classes_in_order_without_crowds_and_the_5k_held_out(tmp_path):
+    grey = pytest.importorskip("PIL.Image").fromarray(np.full((40, 60, 3), 200, np.uint8))
     for split, numbers in (("train2014", (1, 2)), ("val2014", (3, 4))):
         names = {n: f"COCO_{split}_{n:012}.jpg" for n in numbers}
+        (tmp_path / split).mkdir()
         for name in names.values():
-            save(pillow, tmp_path / split / name, np.full((40, 60, 3), 200, np.uint8))
+            grey.save(tmp_path / split / name)
         notes = [
             {"image_id": n, "category_id": 90 if n % 2 else 7, "bbox": [6, 8, 12, 16], "iscrowd": 0}
             for n in numbers if n != 2

@@ -37,31 +37,21 @@ def metrics(folder):
     return (folder / "metrics.csv").read_bytes()
 
 
-def test_a_branch_without_a_change_equals_the_run_bit_for_bit(parent, tmp_path):
+def test_a_branch_without_a_change_equals_the_run_bit_for_bit_also_when_it_was_stopped(parent, tmp_path):
     before = files(parent)
-    made = branch(parent, tmp_path / "same", "at=40")
-    assert metrics(made) == metrics(parent)
-    assert files(parent) == before
-
-
-def test_a_branch_that_is_stopped_resumes_to_the_numbers_that_it_would_have_had(parent, tmp_path):
     made = branch(parent, tmp_path / "same", "at=40", stop=StopAfter(7))
     assert metrics(made) != metrics(parent)
     assert metrics(resume(made)) == metrics(parent)
+    assert files(parent) == before
 
 
-def test_a_branch_with_a_reset_equals_the_run_until_there_and_differs_after(parent, tmp_path):
-    made = branch(parent, tmp_path / "head", "at=40", "reset=head", "reset.every_updates=25")
-    before, after = ([r for r in rows(f) if int(r["step"]) <= 40] for f in (parent, made))
-    assert before == after
-    assert metrics(made) != metrics(parent)
-    assert RunFolder(made).settings["reset"]["every_updates"] == 25
-
-
-def test_an_intervention_can_act_once_and_not_again_in_a_branch_of_the_branch(parent, tmp_path):
+def test_a_branch_equals_the_run_until_an_intervention_which_can_act_once_and_not_in_a_branch_of_it(parent, tmp_path):
     made = branch(parent, tmp_path / "once", "at=40", "reset=head", "reset_once_after_updates=26", stop=StopAfter(12))
     head = branch(parent, tmp_path / "head", "at=40", "reset=head", "reset.every_updates=26")  # of 40 updates
-    assert metrics(resume(made)) == metrics(head)
+    before, after = ([r for r in rows(f) if int(r["step"]) <= 40] for f in (parent, head))
+    assert before == after
+    assert RunFolder(head).settings["reset"]["every_updates"] == 26
+    assert metrics(resume(made)) == metrics(head) != metrics(parent)
     assert RunFolder(made).settings["reset_once_after_updates"] == 26
     later = branch(made, tmp_path / "later", "total_env_steps=80", "reg=none")
     counts = [load_agent(folder).critic.counts["resets"].tolist() for folder in (made, later)]
@@ -86,11 +76,11 @@ def test_a_supervised_branch_without_a_change_equals_the_run_bit_for_bit(of_task
     assert files(of_tasks) == before
 
 
-def test_a_supervised_branch_takes_a_learning_rate_and_keeps_the_moments(of_tasks, tmp_path):
-    made = branch(of_tasks, tmp_path / "lr", "at=3", "lr=0.5", command=supervised.command)
+def test_a_branch_keeps_moments_and_what_a_regularizer_knows_and_takes_their_new_strengths(of_tasks, tmp_path):
+    made = branch(of_tasks, tmp_path / "lr", "at=3", "lr=0.5", "reg.coef=0.5", command=supervised.command)
     first, theirs = (checkpoint.load(folder / "checkpoints", 3)["learner"] for folder in (made, of_tasks))
-    assert first.pop("optimizer.lr") == 0.5
-    assert theirs.pop("optimizer.lr") == 0.01
+    for name in ("optimizer.lr", "regularizer.coef"):
+        assert first.pop(name) == 0.5 != theirs.pop(name)
     assert_equal_states(first, theirs)
     assert metrics(made) != metrics(of_tasks)
 
@@ -101,15 +91,6 @@ def test_a_new_regularizer_is_that_of_the_network_the_run_began_with(of_tasks, t
     both = (checkpoint.load(folder / "checkpoints", at)["learner"] for folder, at in ((made, 3), (began, 0)))
     captured, whole = ({n: v for n, v in of.items() if n.startswith("regularizer.")} for of in both)
     assert_equal_states(captured, whole)
-
-
-def test_a_regularizer_that_is_the_same_keeps_its_state_and_takes_a_new_strength(parent, tmp_path):
-    made = branch(parent, tmp_path / "coef", "at=40", "reg.coef=0.5")
-    first, theirs = (checkpoint.load(folder / "checkpoints", 40)["agent"] for folder in (made, parent))
-    for network in ("critic", "actor"):
-        assert first.pop(f"{network}.regularizer.coef") == 0.5
-        theirs.pop(f"{network}.regularizer.coef")
-    assert_equal_states(first, theirs)
 
 
 REFUSED = [
