@@ -40,6 +40,14 @@ def go(command, arguments, stop=None):
     return session.folder.path
 
 
+def begun(command, arguments):
+    """The session of a run that was begun and makes no step; everything is let go."""
+    session, built = command.prepare(arguments)
+    built.close()
+    session.lock.release()
+    return session
+
+
 def run(arguments, out, stop=None):
     """Train the RL command's run; of settings given twice the last counts."""
     return go(train.command, once([*arguments, f"out={out}"]), stop)

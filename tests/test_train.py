@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import StopAfter, assert_equal_states, nothing_drawn, once, refused
-from folders import PENDULUM, resume, rows, run
+from folders import PENDULUM, begun, resume, rows, run
 
 from rl_plasticity.agents import SAC, ReplayBuffer, Step
 from rl_plasticity.agents.rollout import evaluate
@@ -332,9 +332,7 @@ def test_a_run_that_would_make_no_update_is_refused_before_anything_is_written_u
     short = ["random_env_steps=20", "total_env_steps=20", "eval_every_env_steps=60"]
     asked = [*PENDULUM[:-6], *short, *given, f"out={tmp_path / 'run'}"]
     if given:
-        session, parts = command.prepare(asked)
-        parts.close()
-        session.lock.release()
-        return
-    refused(lambda: command.prepare(asked), "total_env_steps=20", "random_env_steps=20")
-    assert not [*tmp_path.iterdir()]
+        begun(command, asked)
+    else:
+        refused(lambda: command.prepare(asked), "total_env_steps=20", "random_env_steps=20")
+        assert not [*tmp_path.iterdir()]

@@ -18,21 +18,21 @@ from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
 
 # Prefill, resets, evaluations and checkpoints, all at different times; two runs. An episode has 40 env steps.
-SWINGUP = [*SMALL, "env=pendulum-swingup", "env.action_repeat=25", "seeds=2", "seed=3", "reg=spectral+swr"]
-SWINGUP += ["random_env_steps=12", "reset=periodic", "reset.every_updates=9", "total_env_steps=60"]
-SWINGUP += ["replay_ratio=0.5", "buffer_size=40", "eval_every_env_steps=38", "checkpoint_every_env_steps=30"]
-SWINGUP += ["log_every_updates=5"]
+EVENTFUL = [*SMALL, "env=gym:Pendulum-v1", "env.action_repeat=5", "seeds=2", "seed=3", "reg=spectral+swr"]
+EVENTFUL += ["random_env_steps=12", "reset=periodic", "reset.every_updates=9", "total_env_steps=60"]
+EVENTFUL += ["replay_ratio=0.5", "buffer_size=40", "eval_every_env_steps=38", "checkpoint_every_env_steps=30"]
+EVENTFUL += ["log_every_updates=5"]
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    return run(SWINGUP, tmp_path_factory.mktemp("swingup") / "run")
+    return run(EVENTFUL, tmp_path_factory.mktemp("eventful") / "run")
 
 
 # During the prefill, before the first reset; between a reset and a checkpoint, in the second episode.
 @pytest.mark.parametrize("stops", [(6, 20), (28, 19)])
 def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
-    folder = run(SWINGUP, tmp_path / "run", StopAfter(stops[0]))
+    folder = run(EVENTFUL, tmp_path / "run", StopAfter(stops[0]))
     for steps in stops[1:]:
         resume(folder, StopAfter(steps))
     resume(folder)

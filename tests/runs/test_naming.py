@@ -4,7 +4,7 @@ import re
 
 import pytest
 from conftest import once, refused
-from folders import PENDULUM
+from folders import PENDULUM, begun
 
 from rl_plasticity import train
 from rl_plasticity.configs import schema
@@ -81,9 +81,6 @@ def test_a_run_that_was_made_is_not_made_again_but_offered_to_be_resumed_whateve
     path = here / naming.name(settings)
     path.mkdir(parents=True)
     (path / ".lock").touch()  # killed before it wrote anything: free
-    session, built = train.command.prepare(PENDULUM)
-    built.close()
-    session.lock.release()
-    assert session.folder.path.samefile(path)
+    assert begun(train.command, PENDULUM).folder.path.samefile(path)
     refused(lambda: train.command.prepare(PENDULUM), "exists", f"resume=results/{path.name}")
     assert len([*here.iterdir()]) == 1

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from conftest import StopAfter, files, once, refused
-from folders import PENDULUM, resume, run
+from folders import PENDULUM, begun, resume, run
 
 from rl_plasticity import command_line, supervised
 from rl_plasticity import train as train_module
@@ -91,9 +91,7 @@ def test_resuming_takes_what_belongs_to_the_machine_and_nothing_else(tmp_path):
         refused(lambda given=argument: command.prepare([f"resume={folder}", given]), "leave out", name)
     resume(folder, StopAfter(2))
     given = ["threads=2", "env.workers=true", "env.timeout_seconds=77"]
-    session, parts = command.prepare([f"resume={folder}", *given])
-    parts.close()
-    session.lock.release()
+    session = begun(command, [f"resume={folder}", *given])
     assert session.settings.threads == 2
     env = RunFolder(folder).settings["env"]
     assert (session.settings.env.workers, session.settings.env.timeout_seconds) == (True, 77)
