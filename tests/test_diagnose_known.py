@@ -27,7 +27,6 @@ def test_every_row_is_a_case_of_the_list_and_there_are_many_of_each_kind():
 def test_training_long_again_finds_the_truth_of_the_file(name, monkeypatch):
     monkeypatch.setattr(known, "ORDERS", 1)
     monkeypatch.setattr(known, "RATES", known.RATES[:2])
-    monkeypatch.setattr(known, "UPDATES", 1000)
     row = truth(CASES[name])
     assert row["truth"] == ROWS[name]["truth"]
     assert float(row["share"]) == pytest.approx(float(ROWS[name]["share"]), abs=0.15)  # of three orders
