@@ -164,7 +164,8 @@ class Attached:
         self._there = self._now()
         self.steps = self._missed = 0
         self._others: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
-        self._hooks.append(register_optimizer_step_post_hook(_disable_dynamo(_Hook(self, Attached._notice))))
+        if not _ALIVE.watched:
+            _ALIVE.watched = register_optimizer_step_post_hook(_disable_dynamo(_notice))
         _ALIVE.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -331,7 +332,7 @@ class Attached:
                 changes[f"{name!r} was replaced, and no attached optimizer holds it"] = None
         return [*changes]
 
-    def _notice(self, optimizer: Optimizer, *_: Any) -> None:
+    def _notice(self, optimizer: Optimizer) -> None:
         """Warn once if another optimizer than the handle's trains what is regularized.
 
         A loop that makes a new optimizer for each task would otherwise leave the regularizer behind without a word.
@@ -459,7 +460,22 @@ def _stayed(was: Tensor | None, now: Tensor) -> bool:
 
 
 _CHANGES = 4  # optimizers may take turns
-_ALIVE: "weakref.WeakSet[Attached]" = weakref.WeakSet()  # an optimizer's hooks keep its handles alive
+
+
+class _Alive(weakref.WeakSet[Attached]):
+    """The handles of this process, which their optimizers' hooks keep alive."""
+
+    watched: Any = (
+        None  # torch's hook on every optimizer's steps: one, for handles that are forgotten leave none behind
+    )
+
+
+_ALIVE = _Alive()
+
+
+def _notice(optimizer: Optimizer, *_: Any) -> None:
+    for handle in [*_ALIVE]:
+        handle._notice(optimizer)
 
 
 def attached_to(net: nn.Module) -> list[Regularizer]:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import warnings
 
 import pytest
@@ -352,3 +353,12 @@ def test_a_network_without_a_forward_is_acted_on_part_by_part(name):
             error=error,
         )
     attached(name, net.actor, optimizer)
+
+
+def test_handles_that_are_forgotten_cost_later_steps_nothing():
+    def hooks_after_one():
+        net = plain_mlp()
+        attach("l2", torch.optim.SGD(net.parameters(), lr=0.1), net)
+        return len(sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks)
+
+    assert hooks_after_one() == hooks_after_one() == hooks_after_one()
