@@ -64,9 +64,6 @@ def goes_on_as_if_never_stopped(arguments, stop, folder, plug, of=train):
     return whole
 
 
-# --- an agent ---------------------------------------------------------------------------------------------------------
-
-
 def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path, capsys):
     folder = run(
         [*TD3, "measure_every_updates=10", "seeds=2", "reg=spectral", "agent.policy_delay=3"], tmp_path / "td3"
@@ -148,9 +145,6 @@ def test_the_twins_of_altnet_learn_as_two_agents_on_the_same_batches_and_a_reset
     assert agent.twins[0].temperature.optimizer.step.tolist() == [4, 0]
 
 
-# --- a regularizer ----------------------------------------------------------------------------------------------------
-
-
 def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_bytes(tmp_path):
     lists = ["plugins=[nuclear_norm]", "reg=[none,nuclear_norm,nuclear_norm+l2]", "reg.nuclear_norm.coef=[1e-4,1e-3]"]
     whole = goes_on_as_if_never_stopped([*DIGITS, *lists], 2, tmp_path, "nuclear_norm", supervised)
@@ -166,8 +160,6 @@ def test_help_and_patterns_have_what_the_plugs_named_beside_them_add():
     assert (status, ", nuclear_norm" in text, "reg.head=true" in text) == (0, True, True)
     assert "td3" in called(of_train, "--help", "plugins=[td3]")[1]
 
-
-# --- everything else --------------------------------------------------------------------------------------------------
 
 ONE_OF_EACH = """
 import math
@@ -389,9 +381,6 @@ def test_a_plug_cannot_take_the_name_of_another(module):
     refused(lambda: plugins.load(["two"]), "'taken'", "another plug, one")
 
 
-# --- no file loads a module -------------------------------------------------------------------------------------------
-
-
 def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module, monkeypatch):
     module(A_METRIC)
     with without_what_plugs_add(monkeypatch, tmp_path):
@@ -435,8 +424,6 @@ def test_no_saved_file_makes_a_module_load(tmp_path, module):
     provenance.write_text("{not json")
     assert RunFolder(folder).plugins == []
 
-
-# --- from Python ------------------------------------------------------------------------------------------------------
 
 QUICK = {"env": {"name": "gym:Pendulum-v1", "action_repeat": 4}, "device": "cpu", "compile": False, "threads": 1}
 QUICK |= {"eval_episodes": 1, "batch_size": 16, "random_env_steps": 20, "total_env_steps": 60, "replay_ratio": 2}

@@ -30,9 +30,6 @@ def steps(path):
     return [step for job in jobs(path) for step in job["steps"]]
 
 
-# --- workflows --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
@@ -103,9 +100,6 @@ def test_a_release_is_published_only_by_its_tag_behind_the_checks(tmp_path):
         assert done.returncode == status, done.stdout + done.stderr
 
 
-# --- versions ---------------------------------------------------------------------------------------------------------
-
-
 def test_every_place_that_says_the_version_says_the_same():
     version = rl_plasticity.__version__
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -121,9 +115,6 @@ def test_every_place_that_says_the_version_says_the_same():
     assert f"Now that is {newest.rpartition('.')[0]}." in (ROOT / "SECURITY.md").read_text()
 
 
-# --- the container ----------------------------------------------------------------------------------------------------
-
-
 def test_the_container_copies_what_is_there_and_not_ignored_and_runs_a_supported_python_as_nobody():
     text = (ROOT / "Dockerfile").read_text()
     copied = {name for line in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE) for name in line.split()}
@@ -136,9 +127,6 @@ def test_the_container_copies_what_is_there_and_not_ignored_and_runs_a_supported
     assert re.findall(r"^USER (.+)$", text, re.MULTILINE)[-1] not in ("root", "0")
     (extras,) = re.findall(r"^ARG EXTRAS=(.+)$", text, re.MULTILINE)
     assert {*extras.split(",")} <= PROJECT["optional-dependencies"].keys()
-
-
-# --- what is promised -------------------------------------------------------------------------------------------------
 
 
 def test_the_page_of_what_stays_names_exactly_the_public_names_and_what_else_is_public_is_there():

@@ -21,9 +21,6 @@ BRIEF = {"repeats": 2, "updates": 10, "remedies": False}
 pytestmark = pytest.mark.usefixtures("brief_trials")
 
 
-# --- the task ---------------------------------------------------------------------------------------------------------
-
-
 def loss_of(net, task, fresh):
     (trial,) = task.tasks([fresh], seed=0, updates=50)
     return torch.stack([trial.begin(net)(net, t) for t in range(50)]).mean().item()
@@ -68,9 +65,6 @@ def test_better_actions_are_the_best_within_the_bounds_also_behind_a_lower_peak(
     assert better_actions(two, torch.full((1, 1), -0.5)).item() == pytest.approx(0.8, abs=0.21)
 
 
-# --- ours -------------------------------------------------------------------------------------------------------------
-
-
 def batch(act):
     obs, then = torch.randn(2, 2, 256, 3).unbind(0)
     return Batch(obs, act, torch.randn(2, 256), then, torch.where(torch.rand(2, 256) < 0.1, 0.0, 0.9))
@@ -108,9 +102,6 @@ def test_a_policy_without_noise_is_a_cause():
     assert [found[:7] for found in checks.of_log_std(torch.full((9, 2), -20.0), -20, 2)] == ["log_std", "entropy"]
 
 
-# --- Stable-Baselines3's ----------------------------------------------------------------------------------------------
-
-
 def model(kind="SAC", env="Pendulum-v1", policy="MlpPolicy", steps=60, **settings):
     sb3 = pytest.importorskip("stable_baselines3")
     small = {"learning_starts": 20, "buffer_size": 500, "policy_kwargs": {"net_arch": [16, 16]}}
@@ -123,8 +114,7 @@ def short(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("kind", "env", "settings"),
-    [("SAC", "Pendulum-v1", {"use_sde": True}), ("DQN", "CartPole-v1", {})],
+    ("kind", "env", "settings"), [("SAC", "Pendulum-v1", {"use_sde": True}), ("DQN", "CartPole-v1", {})]
 )
 def test_a_loaded_agent_gets_one_report_and_does_not_change(kind, env, settings, short, tmp_path):
     gym = pytest.importorskip("gymnasium")

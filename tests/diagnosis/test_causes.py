@@ -43,8 +43,6 @@ def scaled(values: Tensor, column: int, times: float) -> Tensor:
     return torch.cat([values[:, :column], times * values[:, column : column + 1], values[:, column + 1 :]], 1)
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
-
 BAD_DATA = {
     "one batch whose labels are ignored": (
         {"batches": split(X, changed(Y, slice(64, 96), -100))},
@@ -138,8 +136,6 @@ def test_a_batch_that_cannot_be_learned_is_named() -> None:
         diagnose(make(), batches=split(X, changed(Y, 100, 4)), loss=CE)
 
 
-# --- what learns ------------------------------------------------------------------------------------------------------
-
 BRIEF = {"repeats": 2, "updates": 10, "remedies": False}
 
 
@@ -220,9 +216,6 @@ def test_fresh_networks_learn_what_has_a_rate_of_0() -> None:
     for groups in ([(net.head, 1e-3), (net.encoder, 0.0)], [(net.encoder, 0.0), (net.head, 1e-3)]):
         report = diagnose(net, **given, optimizer=adam(*groups))
         assert report.losses["a fresh network/batches"] == pytest.approx(of_whole.losses["a fresh network/batches"])
-
-
-# --- the optimizer and its rate ---------------------------------------------------------------------------------------
 
 
 def remembering(kind: type[torch.optim.Optimizer], key: str, times: float, **given):

@@ -230,11 +230,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("net", "shapes"),
-    [
-        (Recurrent(nn.LSTM), [(6, 4, 5)]),
-        (Attention(), [(6, 4, 8), (6, 4, 5), (6, 4, 6)]),
-    ],
+    ("net", "shapes"), [(Recurrent(nn.LSTM), [(6, 4, 5)]), (Attention(), [(6, 4, 8), (6, 4, 5), (6, 4, 6)])]
 )
 @pytest.mark.filterwarnings("ignore:measure has no metrics of all hidden units")
 def test_every_matrix_of_a_module_is_measured_under_a_name_of_its_own(net, shapes):

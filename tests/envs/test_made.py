@@ -65,9 +65,6 @@ def steps_of(env):
     return None
 
 
-# --- time limits ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "given", "steps"),
     [(f"gym:{ENDLESS}", None, LONGEST), (f"gym:{ENDLESS}", 7, 7), ("gym:Pendulum-v1", None, 200),
@@ -98,9 +95,6 @@ def test_a_run_without_evaluations_ends_and_a_policy_of_it_can_be_evaluated(tmp_
     assert not rows(folder, "task/return")
     assert "env_steps_done" in (folder / "timing.csv").read_text()
     assert load_agent(folder) is not None
-
-
-# --- arguments and wrappers -------------------------------------------------------------------------------------------
 
 
 def test_arguments_and_wrappers_are_saved_resumed_exactly_and_the_same_in_every_command(tmp_path):
@@ -174,9 +168,6 @@ def test_help_has_the_given_arguments_beside_the_settings():
 
 def test_two_arguments_of_one_name_are_refused():
     refused(lambda: schema.load(Train, ["env.kwargs.a=1", "env.kwargs.a.b=2"]), "env.kwargs.a", "twice")
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
 
 
 NAMES = {

@@ -60,8 +60,6 @@ def trained(env, out, *more):
     )
 
 
-# --- actions ----------------------------------------------------------------------------------------------------------
-
 WHOLE = [
     (np.int64, -1, 1), (np.int8, -128, 127), (np.uint8, 0, 255), (np.int16, -2**15, 2**15 - 1), (np.bool_, 0, 1),
     (np.int64, 2**60, 2**60 + 2), (np.uint64, 2**64 - 3, 2**64 - 1), (np.int32, 7, 7),
@@ -111,8 +109,6 @@ def test_a_line_says_before_the_run_that_a_range_of_actions_is_unusual(bound, is
     assert any("unusual" in note for note in control.notes) is is_said
     assert any(f"[-{bound:g}, {bound:g}]" in note for note in control.notes) is (bound != 1)
 
-
-# --- observations and rewards -----------------------------------------------------------------------------------------
 
 TEXT = spaces.Text(9)
 NO_VECTORS = {
@@ -169,8 +165,6 @@ def test_what_is_flattened_and_rescaled_is_one_line_before_the_run(tmp_path, cap
     for said in (env, "(Dict) are flattened to 5", "integers of [0, 9]"):
         assert said in line
 
-
-# --- every space ------------------------------------------------------------------------------------------------------
 
 DTYPES = [np.bool_, np.uint8, np.int8, np.int16, np.int32, np.int64, np.uint64, np.float16, np.float32, np.float64]
 

@@ -30,9 +30,6 @@ def tiny(name, **settings):
     return KINDS[name]({**KINDS[name].small, **TINY, **settings})
 
 
-# --- metrics, by hand ---------------------------------------------------------------------------------------------
-
-
 def test_map_precision_and_recall_are_those_counted_by_hand():
     pytest.importorskip("pycocotools")
     square = [0, 0, 10, 10]
@@ -69,9 +66,6 @@ def test_mean_iou_leaves_out_classes_that_are_nowhere_and_void_pixels():
 
 def test_the_countings_mse_is_a_root():
     assert counting.counting_scores([10.0, 24.0], [13, 20]) == pytest.approx({"MAE": 3.5, "MSE": math.sqrt(12.5)})
-
-
-# --- networks and losses ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -157,9 +151,6 @@ def test_the_bayesian_loss_is_that_of_its_equations_and_zero_where_each_counts_o
     far[0, 0, 4, [0, 63]] = 1.0
     two = torch.tensor([[4.0, 36.0], [508.0, 36.0]])
     assert counting.bayesian_loss(far, [two], sigma=2.0).item() == pytest.approx(0.0, abs=0.05)
-
-
-# --- the methods and the loop -------------------------------------------------------------------------------------
 
 
 def test_decay_is_of_kernels_and_gains_for_wd_and_of_nothing_for_wrs():
@@ -263,9 +254,6 @@ def test_weights_load_by_name_without_a_classifier_and_else_are_refused(tmp_path
     ):
         torch.save(state, file)
         refused(lambda: common.load_backbone_(target, file), said, error=common.SettingsError)
-
-
-# --- the papers' files, made small --------------------------------------------------------------------------------
 
 
 def test_coco_is_read_with_its_classes_in_order_without_crowds_and_the_5k_held_out(tmp_path):

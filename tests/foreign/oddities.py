@@ -12,8 +12,6 @@ from foreign.expected import Expected, bare, frozen, made_of, mlp, ones, row, ro
 
 X = row(4, 5)
 
-# --- something between two layers -----------------------------------------------------------------------------------
-
 
 def three(forward: Callable[..., Tensor], columns: int = 8, **expected: object) -> Expected:
     """Three layers, by their names."""
@@ -45,9 +43,6 @@ def changed(change: Callable[[Tensor], Tensor], columns: int) -> Expected:
     """Two layers and an activation that changes the number of units."""
     forward = lambda net, x: net.head(change(net.first(x)))  # noqa: E731
     return Expected(lambda: made_of(forward, first=nn.Linear(5, 8), head=nn.Linear(columns, 3)), X)
-
-
-# --- layers with a forward of their own -----------------------------------------------------------------------------
 
 
 class MaskedLinear(nn.Linear):
@@ -85,9 +80,6 @@ def of_layer_normed(*frozen_parameters: str, **expected: object) -> Expected:
     return Expected(lambda: layer_normed(*frozen_parameters), X)._replace(**expected)
 
 
-# --- several networks at once ---------------------------------------------------------------------------------------
-
-
 def ensemble(net: nn.Module, x: Tensor) -> Tensor:
     """Members by a batched product; their biases [n, 1, out]."""
     x = x.expand(3, *x.shape)
@@ -102,9 +94,6 @@ def members(forward: Callable[..., Tensor]) -> Expected:
     parts = {"w1": (3, 5, 8), "b1": (3, 1, 8), "w2": (3, 8, 2), "b2": (3, 1, 2)}
     make = lambda: made_of(forward, **{name: bare(*shape, size=0.4) for name, shape in parts.items()})  # noqa: E731
     return Expected(make, X, heads=("w2",), undecided=("*",), traced=False)
-
-
-# --- single numbers and vectors -------------------------------------------------------------------------------------
 
 
 def temperature(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:

@@ -85,9 +85,6 @@ def test_what_is_read_is_what_the_definition_says(network):
         assert activation.shape[axis] == unit.incoming.matrix(net).shape[-2]
 
 
-# --- the oracles themselves -------------------------------------------------------------------------------------------
-
-
 def misread(structure, **wrong):
     """The structure with `wrong` in its first layer of a kind, as if it had been read so."""
     nodes = [*structure.nodes]

@@ -78,9 +78,6 @@ def furthest(a, b):
     return max((a[name] - b[name]).abs().max().item() for name in a)
 
 
-# --- what is learned --------------------------------------------------------------------------------------------------
-
-
 OBS, ACT = torch.tensor([[0.3, -0.5, 0.8]]), torch.tensor([[0.2]])
 CART = torch.tensor([[0.1, -0.2, 0.3, 0.4]])
 EXAMPLES = {"actor": (OBS, True), "critic": (OBS, ACT), "policy": (CART, True)}
@@ -113,9 +110,6 @@ def test_what_is_learned_with_the_callback_is_what_is_learned_attached_to_every_
 def test_a_strength_of_zero_changes_nothing_so_that_no_random_stream_is_touched(kind):
     model = learn(make(kind), Regularize("spectral", coef=0.0))
     assert furthest(state_of(model), unregularized(kind)) == 0
-
-
-# --- what is touched and what is not ----------------------------------------------------------------------------------
 
 
 HEADS = {
@@ -215,9 +209,6 @@ def test_redo_recycles_a_dead_unit_of_every_hidden_layer_with_its_moments_and_no
         assert not net.optimizer.state[layers[out].weight]["exp_avg_sq"][:, 3].any()
 
 
-# --- saved, loaded, gone on -------------------------------------------------------------------------------------------
-
-
 def test_a_model_that_was_saved_and_loaded_goes_on_exactly_by_the_state_that_lies_with_its_optimizers(tmp_path):
     model, callback = make("SAC"), Regularize("ewc", **SETTINGS["ewc"])
     learn(model, callback)
@@ -283,9 +274,6 @@ def test_penalties_and_the_units_that_started_anew_stand_in_sb3_s_log(tmp_path):
     units = table["regularizer/critic_reset_units"]
     assert (np.diff(units[~np.isnan(units)]) >= 0).all()
     assert np.nanmax(units) > 4
-
-
-# --- refusals ---------------------------------------------------------------------------------------------------------
 
 
 def test_what_is_misspelt_or_not_trained_is_refused_before_the_first_step_and_leaves_no_hook():

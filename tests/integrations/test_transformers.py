@@ -21,11 +21,7 @@ from rl_plasticity.regularizers import make_regularizer
 pytestmark = pytest.mark.filterwarnings("ignore:.*(allow_tf32|TF32|pin_memory).*:UserWarning")
 
 # Strong enough that each changes the weights far beyond the tolerance within a few steps.
-SETTINGS = {
-    "l2_init": {"coef": 0.3},
-    "spectral": {"coef": 0.1},
-    "wrs": {"every_updates": 3, "norm_decay": 0.01},
-}
+SETTINGS = {"l2_init": {"coef": 0.3}, "spectral": {"coef": 0.1}, "wrs": {"every_updates": 3, "norm_decay": 0.01}}
 IDS = torch.randint(20, (64, 8), generator=torch.Generator().manual_seed(3))
 DATA = [{"input_ids": ids, "labels": ids} for ids in IDS]
 BATCH = 4

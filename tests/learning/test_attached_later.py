@@ -8,19 +8,7 @@ import warnings
 import pytest
 import torch
 from conftest import plain_mlp, refused
-from test_attached import (
-    OF_EACH_HOOK,
-    SETTINGS,
-    Counting,
-    adam,
-    data,
-    equal,
-    handled,
-    loss_of,
-    plainly,
-    sgd,
-    steps,
-)
+from test_attached import OF_EACH_HOOK, SETTINGS, Counting, adam, data, equal, handled, loss_of, plainly, sgd, steps
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 
@@ -35,9 +23,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(changes the function|leaves a
 
 def attached(name, net, optimizer):
     return attach(name, optimizer, net, **WITH_COEF.get(name, {}))
-
-
-# --- a step within a step ---------------------------------------------------------------------------------------------
 
 
 class Clipping(torch.optim.Adam):
@@ -97,9 +82,6 @@ def test_after_a_step_that_failed_the_next_one_is_regularized():
         except FloatingPointError:
             assert fails
     assert (handle.regularizer.penalties, handle.regularizer.projections) == (3, 1)
-
-
-# --- the network now --------------------------------------------------------------------------------------------------
 
 
 def head_of(net):
@@ -287,9 +269,6 @@ def test_a_frozen_bias_makes_swr_say_that_it_is_no_longer_exact():
     net[2].bias.requires_grad_(False)
     with pytest.warns(UserWarning, match=r"swr.*2\.bias.*frozen"):
         steps(net, optimizer, 1)
-
-
-# --- copies, transforms, processes, networks without a forward --------------------------------------------------------
 
 
 COPIES = [*((name, copy.deepcopy) for name in NAMES)]

@@ -76,9 +76,6 @@ def starts_of(learner, images, monkeypatch):
     return TaskStarts(SETTINGS, SimpleNamespace(learner=learner, sequence=sequence, data=None))
 
 
-# --- from the start of one task to the start of the next -----------------------------------------------------------
-
-
 def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_layers(monkeypatch):
     learner = learner_of()
     x, _ = labelled()
@@ -100,9 +97,6 @@ def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_lay
         torch.testing.assert_close(found[f"task/{quantity}/3"], expected["3"])
         assert (found[f"task/{quantity}"] > 0).all()
     assert all((value == 0).all() for value in logged_by(starts.on_task).values())  # since that start nothing has moved
-
-
-# --- the applied step -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("optimize", [Adam, SGD, lambda net: SGD(net, momentum=0.0)])
@@ -146,9 +140,6 @@ def test_the_first_step_of_a_task_is_over_the_weight_that_interventions_left():
     assert logged_by(looking.on_update)["net/effective_step"].item() == pytest.approx(5 / 10)
 
 
-# --- channels -------------------------------------------------------------------------------------------------------
-
-
 def test_each_channel_s_norm_is_that_of_its_kernel_in_the_fifth_convolution_or_the_last():
     net = CASES["stacked_cnn_bn"].of_seeds(range(3))
     *_, (name, conv) = ((name, m) for name, m in net.named_modules() if isinstance(m, nn.Conv2d))
@@ -167,9 +158,6 @@ def test_the_balancedness_of_an_mlp_is_measured_and_that_of_other_networks_refus
     assert all(float(r["value"]) >= 1 for r in rows(folder, "net/balancedness"))
     assert steps(folder, "net/balancedness") == steps(folder, "net/stable_rank")
     refused(lambda: run_looked_at([*arguments, "net.layer_norm=true"], ["balance"], tmp_path / "b"), "LayerNorm")
-
-
-# --- the span of the inputs -----------------------------------------------------------------------------------------
 
 
 def spans_of(net):
@@ -213,8 +201,6 @@ def test_behind_other_layers_it_is_of_each_run_s_own_features():
     expected = generalized_gaussian_shape(project_to_input_span(matrix, inputs).flatten(-2), skip_zeros=True)
     torch.testing.assert_close(found[last], expected, rtol=1e-3, atol=1e-3)
 
-
-# --- in training ----------------------------------------------------------------------------------------------------
 
 RUN = [*SMALL, "seeds=2", "reg=swr", "reset=shrink_perturb", "checkpoint_every_epochs=3", "measure_every_epochs=1"]
 NEW = ("task/representation", "net/effective_step", "net/channel_norm")

@@ -133,9 +133,6 @@ def test_initial_weights_have_the_spread_their_docstrings_state():
     assert all((m.weight == 1).all() for m in vit.modules() if isinstance(m, nn.LayerNorm))
 
 
-# --- activations ------------------------------------------------------------------------------------------------------
-
-
 def test_crelu_in_resnet18_doubles_the_inputs_of_each_block_s_second_convolution_and_the_stream_keeps_its_width():
     net, plain = on_meta("resnet18", activation="crelu"), on_meta("resnet18")
     blocks = range(3, 11)
