@@ -42,12 +42,6 @@ def two_of(conv: Callable[..., Tensor], parts: Callable[[int], dict[str, Any]]) 
     return made_of(forward, **convs, lin=nn.Linear(6, 3))
 
 
-def set_pooling(net: nn.Module, x: Tensor) -> Tensor:
-    """Lee et al. (2019): a learned query looks at the set."""
-    h = net.lin(x).relu()
-    return net.head(net.attention(net.seed.expand(x.shape[0], -1, -1), h, h, need_weights=False)[0][:, 0])
-
-
 GRAPHS = {
     "gcn_conv": Expected(
         lambda: two_of(gcn_conv, lambda n: {"lin": nn.Linear(n, 6, bias=False), "bias": bare(6, size=0.1)}),
@@ -58,8 +52,4 @@ GRAPHS = {
     "deep_sets": Expected(
         lambda: made_of(lambda net, x: net.rho(net.phi(x).sum(1)), phi=mlp(4, 8, 6), rho=mlp(6, 8, 3)),
         row(2, 5, 4), heads=("rho.2",), units=2),
-    "set_pooling": Expected(
-        lambda: made_of(set_pooling, lin=nn.Linear(4, 8), seed=bare(1, 1, 8),
-            attention=nn.MultiheadAttention(8, 2, batch_first=True), head=nn.Linear(8, 3)),
-        row(2, 5, 4), undecided=("seed",)),
 }  # fmt: skip

@@ -86,16 +86,6 @@ def ensemble(net: nn.Module, x: Tensor) -> Tensor:
     return torch.bmm((torch.bmm(x, net.w1) + net.b1).relu(), net.w2) + net.b2
 
 
-def fused_ensemble(net: nn.Module, x: Tensor) -> Tensor:
-    return torch.baddbmm(net.b2, torch.baddbmm(net.b1, x.expand(3, *x.shape), net.w1).relu(), net.w2)
-
-
-def members(forward: Callable[..., Tensor]) -> Expected:
-    parts = {"w1": (3, 5, 8), "b1": (3, 1, 8), "w2": (3, 8, 2), "b2": (3, 1, 2)}
-    make = lambda: made_of(forward, **{name: bare(*shape, size=0.4) for name, shape in parts.items()})  # noqa: E731
-    return Expected(make, X, heads=("w2",), undecided=("*",), traced=False)
-
-
 def temperature(net: nn.Module, image: Tensor, text: Tensor) -> Tensor:
     """CLIP's: the logarithm of a scale."""
     image, text = F.normalize(net.image(image)), F.normalize(net.text(text))
@@ -147,8 +137,6 @@ ODDITIES = {
     "used_by_its_weight": three(
         lambda net, x: net.head(F.linear(net.first(x).relu(), net.second.weight).relu()),
         undecided=("second.bias",), units=2),
-    "added_later": three(
-        lambda net, x: net.head((F.linear(net.first(x).relu(), net.second.weight) + net.second.bias).relu()), units=2),
     "grouped_own_forward": Expected(
         lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), Grouped(4, 4, 2, groups=2), nn.ReLU(), nn.Flatten(),
             nn.Linear(4, 3)),
@@ -185,8 +173,10 @@ ODDITIES = {
         lambda: made_of(lambda net, x, z: net.head(F.linear(x, net.hyper(z).view(8, 5)).relu()), hyper=mlp(2, 6, 8 * 5),
             head=nn.Linear(8, 3)),
         rows((4, 5), (1, 2)), units=1),
-    "ensemble_bmm": members(ensemble),
-    "ensemble_baddbmm": members(fused_ensemble)._replace(heads=("b2",)),
+    "ensemble_bmm": Expected(
+        lambda: made_of(ensemble, w1=bare(3, 5, 8, size=0.4), b1=bare(3, 1, 8, size=0.4), w2=bare(3, 8, 2, size=0.4),
+            b2=bare(3, 1, 2, size=0.4)),
+        X, heads=("w2",), undecided=("*",), traced=False),
     "ensemble_einsum": Expected(  # Members by einsum, each [out, in].
         lambda: made_of(lambda net,
             x: torch.einsum("nbi,noi->nbo", torch.einsum("bi,noi->nbo", x, net.w1).relu(), net.w2),

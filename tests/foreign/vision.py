@@ -7,13 +7,9 @@ from torch.nn import functional as F
 from foreign.expected import Expected, bare, made_of, mlp, row, vectors
 
 
-def conv_bn(n: int, m: int, k: int, act: type[nn.Module] | None = nn.ReLU, **how: int) -> nn.Sequential:
-    """Convolution, batch norm and activation, as torchvision's Conv2dNormActivation."""
-    layers = [nn.Conv2d(n, m, k, padding=k // 2, bias=False, **how), nn.BatchNorm2d(m)]
-    return nn.Sequential(*layers, *([] if act is None else [act()]))
-
-
 def basic_block(n: int, m: int, stride: int) -> nn.Module:
+    shortcut = nn.Sequential(nn.Conv2d(n, m, 1, stride, bias=False), nn.BatchNorm2d(m))
+
     def forward(net: nn.Module, x: Tensor) -> Tensor:
         out = net.bn2(net.conv2(net.relu(net.bn1(net.conv1(x)))))
         return net.relu(out + net.downsample(x))
@@ -21,7 +17,7 @@ def basic_block(n: int, m: int, stride: int) -> nn.Module:
     return made_of(
         forward, conv1=nn.Conv2d(n, m, 3, stride, 1, bias=False), bn1=nn.BatchNorm2d(m), relu=nn.ReLU(inplace=True),
         conv2=nn.Conv2d(m, m, 3, 1, 1, bias=False), bn2=nn.BatchNorm2d(m),
-        downsample=conv_bn(n, m, 1, None, stride=stride) if stride > 1 else nn.Identity(),
+        downsample=shortcut if stride > 1 else nn.Identity(),
     )  # fmt: skip
 
 
@@ -115,10 +111,6 @@ VISION = {
         lambda: normed(nn.GroupNorm(2, 4, affine=False)), image, heads=("7",), units=2, statistics=True),
     "instance_norm": Expected(
         lambda: normed(nn.InstanceNorm2d(4, affine=True)), image, heads=("7",), norms=("1.weight",), units=2),
-    "mobilenet_v1": Expected(
-        lambda: nn.Sequential(conv_bn(3, 4, 3), conv_bn(4, 4, 3, groups=4), conv_bn(4, 6, 1), nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(), nn.Linear(6, 3)),
-        image, heads=("5",), norms=("?.1.weight",), units=2),
     "c3d": Expected(
         lambda: made_of(c3_d, conv1=nn.Conv3d(1, 4, 3, padding=1), bn=nn.BatchNorm3d(4), pool=nn.MaxPool3d(2),
             conv2=nn.Conv3d(4, 5, 3, padding=1), fc=nn.Linear(5, 3)),
