@@ -106,117 +106,73 @@ PYTHON: dict[str, list[Block]] = {
         Block("handle = attach(", before=A_LOOP, after="assert handle.regularizer.coef.isclose(torch.tensor(1e-3))"),
     ],
     "diagnose.md": [
-        Block(
-            "batches=next_batches",
-            before=A_LOOP + A_NEXT_TASK,
-            instead=BRIEFLY,
-            after="assert report.protocol['targets'] == ['batches']",
-        ),
-        Block(
-            "earlier=last_week",
-            before="last_week = net.state_dict()",
+        Block("batches=next_batches", before=A_LOOP + A_NEXT_TASK, instead=BRIEFLY,
+            after="assert report.protocol['targets'] == ['batches']"),
+        Block("earlier=last_week", before="last_week = net.state_dict()",
             instead={"diagnose(net, x": "diagnose(net, x, repeats=2, updates=10"},
-            after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}",
-        ),
-        Block(
-            "import branch",
-            needs="stable_baselines3",
+            after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}"),
+        Block("import branch", needs="stable_baselines3",
             before="from stable_baselines3 import DQN\nmake_env = lambda: 'CartPole-v1'\n"
-            "model = DQN('MlpPolicy', 'CartPole-v1', buffer_size=99)",
-            instead={"env_steps=20_000": "env_steps=2, remedies={'l2': {}}, repeats=2, episodes=1"},
-        ),
-        Block(
-            "SAC.load",
-            needs="stable_baselines3",
+                "model = DQN('MlpPolicy', 'CartPole-v1', buffer_size=99)",
+            instead={"env_steps=20_000": "env_steps=2, remedies={'l2': {}}, repeats=2, episodes=1"}),
+        Block("SAC.load", needs="stable_baselines3",
             before="import gymnasium\nfrom stable_baselines3 import SAC\nfrom rl_plasticity.diagnosis import agents\n"
-            "agents.PLAYED, env = 200, gymnasium.make('Pendulum-v1')\n"
-            "model = SAC('MlpPolicy', 'Pendulum-v1', buffer_size=200).learn(110)\n"
-            "model.save('model')\nmodel.save_replay_buffer('buffer')",
-            instead={
-                "env=env": "env=env, repeats=2, updates=10, remedies=False",
-                "diagnose(model)": "diagnose(model, repeats=2, updates=10, remedies=False)",
-            },
-            after="assert {*report.networks} == {'critic', 'actor'}",
-        ),
+                "agents.PLAYED, env = 200, gymnasium.make('Pendulum-v1')\n"
+                "model = SAC('MlpPolicy', 'Pendulum-v1', buffer_size=200).learn(110)\n"
+                "model.save('model')\nmodel.save_replay_buffer('buffer')",
+            instead={"env=env": "env=env, repeats=2, updates=10, remedies=False",
+                "diagnose(model)": "diagnose(model, repeats=2, updates=10, remedies=False)"},
+            after="assert {*report.networks} == {'critic', 'actor'}"),
     ],
     "already-trained.md": [
-        Block(
-            "saved = torch.load",
-            before=A_LOOP + A_NIGHT,
-            after="assert torch.load('network.pt')['regularizer'].keys() == handle.state_dict().keys()",
-        ),
-        Block(
-            "make_net(), coef",
-            before="new, make_net_of = make_net(), make_net\nmake_net = lambda: new",
+        Block("saved = torch.load", before=A_LOOP + A_NIGHT,
+            after="assert torch.load('network.pt')['regularizer'].keys() == handle.state_dict().keys()"),
+        Block("make_net(), coef", before="new, make_net_of = make_net(), make_net\nmake_net = lambda: new",
             after="initial = handle.state_dict()['initial/0/weight']\nmake_net = make_net_of\n"
-            "assert torch.equal(initial, new[0].weight) and not torch.equal(initial, net[0].weight)",
-        ),
-        Block(
-            "def attached(",
-            before=A_RECOMMENDER,
+                "assert torch.equal(initial, new[0].weight) and not torch.equal(initial, net[0].weight)"),
+        Block("def attached(", before=A_RECOMMENDER,
             after="net(torch.tensor([0, 3])).square().sum().backward(); optimizer.step(); first = net\n"
-            "parts = {'net': net, 'optimizer': optimizer, 'regularizer': handle}\n"
-            "torch.save({name: part.state_dict() for name, part in parts.items()}, 'recommender.pt')",
-        ),
-        Block(
-            "def grown(",
+                "parts = {'net': net, 'optimizer': optimizer, 'regularizer': handle}\n"
+                "torch.save({name: part.state_dict() for name, part in parts.items()}, 'recommender.pt')"),
+        Block("def grown(",
             after="assert torch.equal(net.user.weight[:5], first.user.weight) and len(net.user.weight) == 7\n"
-            "moment = optimizer.state[net.user.weight]['exp_avg']\n"
-            "assert moment[:5].any() and not moment[5:].any()\n"
-            "assert torch.equal(net.rest[0].weight, first.rest[0].weight)\n"
-            "net(torch.tensor([0, 6])).square().sum().backward(); optimizer.step()\n"
-            "net, optimizer = make_net(), None; optimizer = torch.optim.Adam(net.parameters())",
-        ),
+                "moment = optimizer.state[net.user.weight]['exp_avg']\n"
+                "assert moment[:5].any() and not moment[5:].any()\n"
+                "assert torch.equal(net.rest[0].weight, first.rest[0].weight)\n"
+                "net(torch.tensor([0, 6])).square().sum().backward(); optimizer.step()\n"
+                "net, optimizer = make_net(), None; optimizer = torch.optim.Adam(net.parameters())"),
         Block("fill_(", after="assert handle.state_dict()['coef'] == torch.tensor(1e-2)"),
         Block("make_intervention"),
     ],
     "adding-a-regularizer.md": [
-        Block(
-            "class NuclearNorm",
+        Block("class NuclearNorm",
             after="from torch import nn; from rl_plasticity import make_regularizer\n"
-            "net = nn.Linear(3, 2); expected = 1e-3 * torch.linalg.svdvals(net.weight).sum()\n"
-            "torch.testing.assert_close(make_regularizer('nuclear', net, coef=1e-3).penalty(net), expected)",
-        )
+                "net = nn.Linear(3, 2); expected = 1e-3 * torch.linalg.svdvals(net.weight).sum()\n"
+                "torch.testing.assert_close(make_regularizer('nuclear', net, coef=1e-3).penalty(net), expected)"),
     ],
     "metrics.md": [
-        Block(
-            "load_agent",
-            instead={
-                'make_env("cheetah-run", seed=0)': 'make_env("gym:Pendulum-v1", seed=0, action_repeat=4)',
-                "range(256)": "range(8)",
-                "updates=30": "updates=3",
-            },
-            after="assert fit_fresh_targets(critic, (obs, act), updates=3).shape == (runs,)",
-        ),
-        Block(
-            "METRICS[",
+        Block("load_agent",
+            instead={'make_env("cheetah-run", seed=0)': 'make_env("gym:Pendulum-v1", seed=0, action_repeat=4)',
+                "range(256)": "range(8)", "updates=30": "updates=3"},
+            after="assert fit_fresh_targets(critic, (obs, act), updates=3).shape == (runs,)"),
+        Block("METRICS[",
             after=A_LOOP + "from rl_plasticity import measure\n"
-            "found = measure(net, x, nn.functional.cross_entropy, labels)\n"
-            "assert {'nuclear_norm', 'active', 'gradient_norms'} <= found.keys()",
-        ),
+                "found = measure(net, x, nn.functional.cross_entropy, labels)\n"
+                "assert {'nuclear_norm', 'active', 'gradient_norms'} <= found.keys()"),
     ],
     "plugs.md": [
         Block("coef: Annotated", before=SETTINGS),
-        Block(
-            "run(env=",
-            instead={
-                'env="gym:Pendulum-v1", ': "",
+        Block("run(env=",
+            instead={'env="gym:Pendulum-v1", ': "",
                 'agent={"name": "td3", "hidden": [64, 64]}': '**TINY | {"agent": {"name": "td3", "hidden": [8]}}',
                 "random_env_steps=500, total_env_steps=3000, replay_ratio=1, eval_every_env_steps=1000, ": "",
-                "measure_every_updates=0,": "",
-            },
-        ),
+                "measure_every_updates=0,": ""}),
     ],
     "python.md": [
-        Block(
-            "short = {",
-            instead={
-                '"env": "gym:Pendulum-v1", ': "**TINY, ",
-                '"total_env_steps": 5000, "random_env_steps": 500,': "}",
+        Block("short = {",
+            instead={'"env": "gym:Pendulum-v1", ': "**TINY, ", '"total_env_steps": 5000, "random_env_steps": 500,': "}",
                 ' "replay_ratio": 1,\n         "eval_every_env_steps": 1000}': "",
-                "supervised.run(": "supervised.run(**TINY_DIGITS, ",
-            },
-        ),
+                "supervised.run(": "supervised.run(**TINY_DIGITS, "}),
         Block("class LargestWeight", instead={"supervised.run(": "supervised.run(**TINY_DIGITS, "}),
         Block("load_agent", before="import torch\nobs = torch.zeros(2, 1, 3)", after="assert act.shape == (2, 1, 1)"),
     ],
@@ -225,76 +181,52 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "start-own-loop.md": [
         Block("# my_loop.py", instead={"updates=500": "updates=50", "range(12)": "range(2)"}),
-        Block(
-            "import diagnose",
-            instead={"range(200)": "range(10)", "make=make_net": "make=make_net, repeats=2, updates=10"},
-        ),
+        Block("import diagnose",
+            instead={"range(200)": "range(10)", "make=make_net": "make=make_net, repeats=2, updates=10"}),
         Block("import attach", instead={"range(12)": "range(2)"}, after="assert handle.regularizer.coef == 1e-3"),
         Block("import make_intervention", after="assert 0 <= done['reset_units'] <= 128"),
     ],
     "start-own-method.md": [
-        Block(
-            "import my_method",
+        Block("import my_method",
             after="regularizer = handle.regularizer; weight = net[0].weight\n"
-            "assert regularizer.penalty(net) < 1e-12\n"
-            "norms = [w.detach().norm() for w in (net[0].weight, net[2].weight)]\n"
-            "with torch.no_grad(): weight *= 3\n"
-            "torch.testing.assert_close(regularizer.penalty(net), 1e-2 * (2 * norms[0]).square())",
-        ),
+                "assert regularizer.penalty(net) < 1e-12\n"
+                "norms = [w.detach().norm() for w in (net[0].weight, net[2].weight)]\n"
+                "with torch.no_grad(): weight *= 3\n"
+                "torch.testing.assert_close(regularizer.penalty(net), 1e-2 * (2 * norms[0]).square())"),
     ],
     "data-sets.md": [
         Block("import numpy as np, torchvision", needs="torchvision"),
-        Block(
-            "classes = np.stack",
-            before=CLASSES,
-            instead={":600": ":2", "600:": "2:"},
-            after="assert np.load('test.npz')['labels'].tolist() == sorted([*range(1000)] * 3)",
-        ),
+        Block("classes = np.stack", before=CLASSES, instead={":600": ":2", "600:": "2:"},
+            after="assert np.load('test.npz')['labels'].tolist() == sorted([*range(1000)] * 3)"),
         Block("def squares", before=IMAGES, after="assert DATA['squares']().num_classes == 10"),
     ],
     "your-own-training.md": [
         Block("handle = attach(", before=A_LOOP),
         Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
-        Block(
-            "handle.grow(",
-            before="net.head = None\ndef larger(head): return nn.Linear(2, 3)",
-            after="assert '0.weight' in handle.regularizer.names and 'head.weight' in handle.regularizer.names",
-        ),
-        Block(
-            "scheduler",
+        Block("handle.grow(", before="net.head = None\ndef larger(head): return nn.Linear(2, 3)",
+            after="assert '0.weight' in handle.regularizer.names and 'head.weight' in handle.regularizer.names"),
+        Block("scheduler",
             before=A_LOOP + "regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
-            "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)",
-        ),
-        Block(
-            "make_intervention(",
+                "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)"),
+        Block("make_intervention(",
             before=A_LOOP + "from functools import partial; from rl_plasticity import make_regularizer\n"
-            "make_like_it = partial(make_regularizer, 'l2_init')\nregularizer = make_like_it(net)",
-        ),
+                "make_like_it = partial(make_regularizer, 'l2_init')\nregularizer = make_like_it(net)"),
     ],
     "vectors.md": [
-        Block(
-            "import numpy",
-            instead={"docs/vectors/": f"{VECTORS}/"},
-            after=f"import runpy; assert not runpy.run_path('{VECTORS}/check.py')['main']('mine.safetensors', 1e-14)",
-        ),
+        Block("import numpy", instead={"docs/vectors/": f"{VECTORS}/"},
+            after=f"import runpy; assert not runpy.run_path('{VECTORS}/check.py')['main']('mine.safetensors', 1e-14)"),
     ],
     "network-structure.md": [Block("from rl_plasticity.structure import read", before=A_LOOP + "obs = x")],
     "integrations.md": [
-        Block(
-            "integrations.stable_baselines3",
-            before=STABLE_BASELINES,
-            instead={"100_000": "120"},
-            needs="stable_baselines3",
-        ),
-        Block(
-            "import Changing",
-            after="assert (env.change, evaluation.change) == (0, 3) and obs.shape == (4,) and obs.dtype == 'float32'",
-        ),
+        Block("integrations.stable_baselines3", before=STABLE_BASELINES, instead={"100_000": "120"},
+            needs="stable_baselines3"),
+        Block("import Changing",
+            after="assert (env.change, evaluation.change) == (0, 3) and obs.shape == (4,) and obs.dtype == 'float32'"),
         Block("integrations.torchrl", needs="torchrl"),
         Block("integrations.lightning", before="from lightning import Trainer", needs="lightning"),
         Block("integrations.transformers", before=TRANSFORMERS, needs="transformers"),
     ],
-}
+}  # fmt: skip
 
 COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".", "docker", "jupyter")
 # Lines of commands, and first lines of blocks, that no test runs, and why.

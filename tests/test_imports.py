@@ -134,9 +134,6 @@ def test_the_package_never_imports_papers_or_zoo():
             assert not [name for name in names if name.partition(".")[0] in ("papers", "rl_plasticity_zoo")], path
 
 
-# --------------------------------------------------------------------------------------------------------------------
-
-
 def needed_by(*distributions):
     """The names that these and all that they need are imported by."""
     found, waiting = set(), [*distributions]
