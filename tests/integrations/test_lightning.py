@@ -1,4 +1,4 @@
-"""`Regularize` in a Lightning Trainer equals the loop written out by hand, and resumes exactly."""
+"""`Regularize` in a Lightning Trainer equals `attach` in a loop of torch's, and resumes exactly."""
 
 import runpy
 from pathlib import Path
@@ -12,9 +12,9 @@ pytest.importorskip("lightning.pytorch")
 
 import lightning.pytorch as lightning
 
+from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.integrations.lightning import Regularize
-from rl_plasticity.regularizers import make_regularizer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
@@ -73,24 +73,18 @@ def trainer_of(*callbacks, steps=20, **settings):
     )  # fmt: skip
 
 
-def by_hand(net, regularizer, steps=20, accumulation=1, clip=None):
-    """The same updates; returns the penalties."""
+def attached(net, name, steps=20, accumulation=1, clip=None):
+    """The same updates; returns the last penalty."""
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    penalties = []
+    handle = attach(name, optimizer, net, **SETTINGS.get(name, {}))
     for step in X[: steps * accumulation * BATCH].split(accumulation * BATCH):
         optimizer.zero_grad()
         for x in step.split(BATCH):
             (loss_of(net, x) / accumulation).backward()
         if clip is not None:
             assert nn.utils.clip_grad_norm_(net.parameters(), clip) > 0
-        penalty = regularizer.penalty(net)
-        if penalty.requires_grad:
-            penalty.backward()
-        regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
         optimizer.step()
-        regularizer.project_(net, 1e-2)
-        penalties.append(penalty.item())
-    return penalties
+    return handle.penalty.item()
 
 
 def difference(net, other):
@@ -105,18 +99,20 @@ def difference(net, other):
         ("ewc", 4, None, ""),
     ],
 )
-def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, accumulation, clip, module):
+def test_20_steps_with_the_callback_equal_those_of_a_loop_with_the_regularizer_attached(
+    name, accumulation, clip, module
+):
     model, other, plain = Automatic(), make_net(), make_net()
     callback = Regularize(name, module, **SETTINGS[name])
     trainer = trainer_of(callback, accumulate_grad_batches=accumulation, gradient_clip_val=clip)
     trainer.fit(model, batches(20 * accumulation))
     assert trainer.global_step == 20
-    penalties = by_hand(other, make_regularizer(name, other, **SETTINGS[name]), 20, accumulation, clip)
-    by_hand(plain, make_regularizer("none", plain), 20, accumulation, clip)
+    penalty = attached(other, name, 20, accumulation, clip)
+    attached(plain, "none", 20, accumulation, clip)
     assert difference(model, other) < 1e-6
     assert difference(model, plain) > 1e-3
     logged = trainer.callback_metrics[f"penalty/{module}".strip("/")]
-    assert logged.item() == pytest.approx(penalties[-1], rel=1e-4, abs=1e-7)
+    assert logged.item() == pytest.approx(penalty, rel=1e-4, abs=1e-7)
 
 
 def test_each_network_of_several_optimizers_has_its_own_regularizer_in_manual_optimization():
@@ -136,11 +132,11 @@ def test_each_network_of_several_optimizers_has_its_own_regularizer_in_manual_op
             return [torch.optim.Adam(net.parameters(), lr=1e-2) for net in (self.net, self.second)]
 
     model, first, second = Two(), make_net(), make_net(1)
-    callbacks = [Regularize("spectral", "net", coef=0.1), Regularize("l2_init", "second", coef=0.3)]
+    callbacks = [Regularize(name, net, **SETTINGS[name]) for name, net in (("spectral", "net"), ("l2_init", "second"))]
     trainer = trainer_of(*callbacks, steps=40)  # Lightning counts each optimizer's
     trainer.fit(model, batches(20))
-    by_hand(first, make_regularizer("spectral", first, coef=0.1))
-    by_hand(second, make_regularizer("l2_init", second, coef=0.3))
+    attached(first, "spectral")
+    attached(second, "l2_init")
     assert difference(model.net, first) < 1e-6
     assert difference(model.second, second) < 1e-6
     assert {"penalty/net", "penalty/second"} <= trainer.callback_metrics.keys()

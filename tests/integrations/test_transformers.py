@@ -1,4 +1,4 @@
-"""`Regularize` in a Hugging Face Trainer equals the loop written out by hand, and resumes exactly."""
+"""`Regularize` in a Hugging Face Trainer equals `attach` in a loop of torch's, and resumes exactly."""
 
 import runpy
 from pathlib import Path
@@ -13,6 +13,7 @@ pytest.importorskip("accelerate")
 
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, default_data_collator
 
+from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.integrations.transformers import Regularize
 from rl_plasticity.regularizers import make_regularizer
@@ -23,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*(allow_tf32|TF32|pin_memory).*
 # Strong enough that each changes the weights far beyond the tolerance within a few steps.
 SETTINGS = {"l2_init": {"coef": 0.3}, "spectral": {"coef": 0.1}, "wrs": {"every_updates": 3, "norm_decay": 0.01}}
 IDS = torch.randint(20, (64, 8), generator=torch.Generator().manual_seed(3))
+EXAMPLE = {"input_ids": IDS[:2]}
 DATA = [{"input_ids": ids, "labels": ids} for ids in IDS]
 BATCH = 4
 
@@ -52,9 +54,10 @@ def trained(net, out, *callbacks, steps=20, accumulation=1, kind=Trainer, resume
     return trainer, seen
 
 
-def by_hand(net, regularizer, batches, accumulation=1):
+def attached(net, name, batches, accumulation=1):
     """The same updates; returns the penalties."""
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
+    handle = attach(name, optimizer, net, example=EXAMPLE, **SETTINGS.get(name, {}))
     penalties = []
     for i in range(0, len(batches), accumulation):
         micro_batches = batches[i : i + accumulation]
@@ -63,13 +66,8 @@ def by_hand(net, regularizer, batches, accumulation=1):
         for batch in micro_batches:
             net(**batch, num_items_in_batch=count).loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-        penalty = regularizer.penalty(net)
-        if penalty.requires_grad:
-            penalty.backward()
-        regularizer.observe_(net, {name: p.grad for name, p in net.named_parameters()})
         optimizer.step()
-        regularizer.project_(net, 1e-2)
-        penalties.append(penalty.item())
+        penalties.append(handle.penalty.item())
     return penalties
 
 
@@ -78,15 +76,14 @@ def difference(net, other):
 
 
 @pytest.mark.parametrize(("name", "accumulation"), [("l2_init", 4), ("spectral", 4), ("wrs", 4), ("spectral", 1)])
-def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, accumulation, tmp_path):
+def test_20_steps_with_the_callback_equal_those_of_a_loop_with_the_regularizer_attached(name, accumulation, tmp_path):
     net, other, plain = gpt2(), gpt2(), gpt2()
-    callback = Regularize(name, example={"input_ids": IDS[:2]}, **SETTINGS[name])
+    callback = Regularize(name, example=EXAMPLE, **SETTINGS[name])
     trainer, batches = trained(net, tmp_path, callback, accumulation=accumulation)
     assert trainer.state.global_step == 20
     batches = batches[: 20 * accumulation]  # some are fetched ahead
-    regularizer = make_regularizer(name, other, example={"input_ids": IDS[:2]}, **SETTINGS[name])
-    penalties = by_hand(other, regularizer, batches, accumulation)
-    by_hand(plain, make_regularizer("none", plain), batches, accumulation)
+    penalties = attached(other, name, batches, accumulation)
+    attached(plain, "none", batches, accumulation)
     assert difference(net, other) < 1e-6
     assert difference(net, plain) > 1e-2
     logged = [entry["penalty"] for entry in trainer.state.log_history if "loss" in entry]
@@ -95,13 +92,11 @@ def test_20_steps_with_the_callback_equal_the_loop_written_out_by_hand(name, acc
 
 @pytest.mark.parametrize("name", ["l2_init", "spectral", "wrs"])
 def test_training_resumed_from_a_checkpoint_equals_training_that_never_stopped(name, tmp_path):
-    def callback():
-        return Regularize(name, example={"input_ids": IDS[:2]}, **SETTINGS[name])
-
+    one, two = (Regularize(name, example=EXAMPLE, **SETTINGS[name]) for _ in range(2))
     settings = {"accumulation": 2, "steps": 11}
     net, other = gpt2(dropout=0.1), gpt2(seed=1, dropout=0.1)  # of other weights, so that what is captured anew shows
-    trained(net, tmp_path, callback(), **settings, save_strategy="steps", save_steps=5)
-    trained(other, tmp_path, callback(), **settings, resume=str(tmp_path / "checkpoint-5"))
+    trained(net, tmp_path, one, **settings, save_strategy="steps", save_steps=5)
+    trained(other, tmp_path, two, **settings, resume=str(tmp_path / "checkpoint-5"))
     assert difference(net, other) == 0
 
 
@@ -130,7 +125,7 @@ def test_a_regularizer_that_is_made_already_is_taken_as_it_is(tmp_path):
     regularizer = make_regularizer("spectral", net, coef=0.1)
     callback = Regularize(regularizer)
     _, batches = trained(net, tmp_path, callback, steps=5)
-    by_hand(other, make_regularizer("spectral", other, coef=0.1), batches[:5])
+    attached(other, "spectral", batches[:5])
     assert callback.regularizers["model"] is regularizer
     assert difference(net, other) < 1e-6
     refused(lambda: Regularize(regularizer, coef=0.1), match=r"[Mm]ade")
