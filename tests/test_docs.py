@@ -102,18 +102,7 @@ def page(name):
     return (ROOT / name).read_text()
 
 
-def table_of(name, first):
-    """The cells of each row of a page's table whose head begins with `first`, by the row's first cell."""
-    rows = page(name).partition(f"\n| {first} |")[2].split("\n\n")[0].splitlines()[2:]
-    cells = [[re.sub(r"\*\*|\[|\]\(.*?\)", "", cell).strip() for cell in row.strip("| ").split("|")] for row in rows]
-    return {row[0]: row[1:] for row in cells}
-
-
-def number(text):
-    return float(text.replace(" ", ""))
-
-
-def test_the_speeds_of_the_readme_and_of_scaling_are_those_of_the_pages_that_measured_them():
+def test_the_speeds_of_the_readme_are_those_of_the_pages_that_measured_them():
     yes, no = (
         re.search(rf"^\| 1, {word} \|(.*)\|$", page("docs/speed-data.md"), re.MULTILINE)[1] for word in ("yes", "no")
     )
@@ -121,46 +110,16 @@ def test_the_speeds_of_the_readme_and_of_scaling_are_those_of_the_pages_that_mea
     readme = page("README.md").partition("| | with LayerNorm | without |")[2].split("\n\n")[0]
     ours, sbx, sb3 = ([cell.strip("* ") for cell in row.split("|")[2:-1]] for row in readme.splitlines()[2:])
     assert (ours, sbx, sb3[1]) == ([yes[0], no[0]], [yes[1], no[1]], no[2])
-    several = table_of("docs/speed.md", "updates of")["4 runs, divided among 2 threads (default)"][0]
-    assert f"make {float(several.split('(')[1].strip(')')):.1f} times the updates of one run" in page("README.md")
-    updates = 1e9 * float(re.search(r"\*\*([\d.]+)e9 run-updates", page("docs/scaling.md"))[1])
-    cpu = re.search(r"^\| compiled .*?\| (\d+) \|", page("docs/speed.md"), re.MULTILINE)[1]
-    gpu = table_of("docs/gpu.md", "runs")
-    workers = table_of("docs/scaling.md", "worker")
-    speeds = {
-        "one CPU core": cpu,
-        "one H200, 10 runs at once": gpu["10"][1],
-        "one H200, 100 runs at once": gpu["100"][1],
-    }
-    for worker, (speed, _, takes) in workers.items():
-        times, _, of_one = speed.rpartition(" x ")
-        if worker in speeds:
-            assert number(speed) == number(speeds[worker]), worker
-        else:
-            assert of_one in map(str, speeds.values()), worker
-        days = updates / number(of_one) / float(times or 1) / 86400
-        assert takes.removesuffix(" days") in (f"{days:.0f}", f"{days:.1f}"), worker
+    several = re.search(
+        r"^\| 4 runs, divided among 2 threads \(default\) \|.*?\(([\d.]+)\)", page("docs/speed.md"), re.M
+    )[1]
+    assert f"make {float(several):.1f} times the updates of one run" in page("README.md")
 
 
 def test_the_index_counts_the_findings():
     words = dict(enumerate(["nine", "ten", "eleven", "twelve", "thirteen", "fourteen"], 9))
     findings = re.findall(r"^## \d+\. ", page("docs/what-helps.md"), re.MULTILINE)
     assert f"| {words[len(findings)]} findings of our studies" in page("docs/index.md")
-
-
-def test_what_is_said_of_compiling_is_no_less_than_what_was_seen():
-    said = {
-        int(n)
-        for name in ("docs/start.md", "docs/speed.md", "rl_plasticity/runs/progress.py")
-        for n in re.findall(r"up to (\d+) minutes", page(name))
-    }
-    compiling = page("docs/speed.md").partition("## Compiling")[2].partition("\n##")[0]
-    seen = [
-        *re.findall(r"([\d.]+) s\b", compiling),
-        *re.findall(r"([\d.]+) s\b", re.search("^Compiling took .*", page("docs/speed-data.md"), re.MULTILINE)[0]),
-    ]
-    assert len(said) == 1
-    assert max(map(float, seen)) <= 60 * min(said)
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/what-helps.md", "docs/methods/spectral.md"])

@@ -15,17 +15,6 @@ def read(folder):
     return loading.read(RunFolder(folder))
 
 
-def test_rows_of_several_runs_and_metrics_may_come_in_any_order(tmp_path):
-    folder = write_run(tmp_path / "a", [], {"0": {}})
-    lines = ["1,5,q_mean,3.0", "0,5,q_mean,1.0", "0,5,alpha,-1e-07", "1,9,q_mean,4.0", "0,9,q_mean,nan"]
-    (folder / "metrics.csv").write_text("\n".join(["run,step,name,value", *lines, ""]))
-    one, zero = read(folder)
-    assert (one.seed, zero.seed) == (1, 0)
-    assert one.curves["q_mean"].values.tolist() == [3.0, 4.0]
-    np.testing.assert_equal(zero.curves["q_mean"].values, [1.0, np.nan])
-    assert zero.curves["alpha"].values.tolist() == [-1e-7]
-
-
 def test_the_name_of_a_run_overrides_its_folder_s_settings_and_a_list_in_it_shifts_no_column(tmp_path):
     names = ["reg.coef=1e-05 seed=0", "reg.coef=0.001 seed=0", "agent.hidden=[64,32] seed=1"]
     rows = {name: curve([float(i)]) for i, name in enumerate(names)}

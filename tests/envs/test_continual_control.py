@@ -180,23 +180,6 @@ CONTINUAL = {"sequence": NAMES, "changes": ["dynamics", "observation_shift", "ac
 CONTINUAL |= {"switch_every_env_steps": 15}
 
 
-# Around a change, which is when the next episode begins.
-@pytest.mark.parametrize(("steps", "workers"), [(15, False), (31, 1)])
-def test_environments_saved_around_a_change_go_on_bit_for_bit(steps, workers, monkeypatch):
-    monkeypatch.setattr("rl_plasticity.envs.vector.START", "fork")
-    given = {"change_seeds": [5, 6], "workers": workers, **CONTINUAL}
-    envs, others = (Envs("walker-stand", [1, 2], **given) for _ in range(2))
-    envs.reset()
-    for act in actions(steps, 2, 6):
-        before = envs.step(act)
-    assert np.array_equal(others.load_state_dict(envs.state_dict()), before.obs)
-    for act in actions(20, 2, 6, seed=1):
-        for one, other in zip(envs.step(act), others.step(act), strict=True):
-            assert np.array_equal(one, other)
-    envs.close()
-    others.close()
-
-
 def test_environments_that_do_not_change_by_themselves_change_when_told():
     told = Envs("walker-stand", [9], change_seeds=[5], **CONTINUAL | {"switch_every_env_steps": None})
     by_itself = Envs("walker-stand", [9], change_seeds=[5], **CONTINUAL | {"switch_every_env_steps": 1})
@@ -252,20 +235,6 @@ def test_dictionaries_become_one_vector_and_shifted_whole_numbers_are_no_longer_
     shifted, _ = env.reset(seed=0)
     np.testing.assert_allclose(shifted - whole, env.offset, atol=1e-6)
     assert env.observation_space.contains(shifted)
-
-
-def test_a_change_cuts_the_episode_off_and_comes_with_the_next_reset():
-    env = Changing(Told(), ["reward_flip"], switch_every_env_steps=3)
-    env.reset()
-    seen = []
-    for _ in range(10):
-        _, reward, terminated, truncated, _ = env.step(Told.action_space.low)
-        seen.append((reward, truncated))
-        assert not terminated
-        if truncated:
-            env.reset()
-    assert seen == [(3, False), (3, False), (3, True), (-3, False), (-3, False), (-3, True), *seen[:3], (-3, False)]
-    assert env.change == 3
 
 
 def test_an_episode_that_goes_on_beyond_the_change_stays_the_task_that_it_was():

@@ -60,9 +60,20 @@ def test_control_suite_episodes_end_by_truncation_after_1000_steps_and_a_task_th
     assert terminates or not np.array_equal(taken[-1].obs, taken[-1].next_obs)
 
 
-@pytest.mark.parametrize(("name", "steps"), [("cheetah-run", 20), ("finger-turn_hard", 20), ("gym:Pendulum-v1", 230)])
-def test_saved_environments_continue_bit_for_bit_in_new_ones(name, steps):
-    envs, others = Envs(name, [1, 1]), Envs(name, [1, 1])  # of one seed, but each where it was
+CHANGES = {"sequence": ["walker-stand", "walker-walk"], "changes": ["dynamics", "observation_shift"]}
+CHANGES |= {"switch_every_env_steps": 15, "change_seeds": [5, 6]}
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "given"),
+    [
+        *(("cheetah-run", 20, {}), ("finger-turn_hard", 20, {}), ("gym:Pendulum-v1", 230, {})),
+        ("walker-stand", 15, CHANGES),  # around a change, which is when the next episode begins
+        ("walker-stand", 31, CHANGES | {"workers": 1}),
+    ],
+)
+def test_saved_environments_continue_bit_for_bit_in_new_ones(name, steps, given, forked):
+    envs, others = (Envs(name, [1, 1], **given) for _ in range(2))  # of one seed, but each where it was
     envs.reset()
     for act in actions(steps, 2, envs.act_dim):
         before = envs.step(act)
@@ -71,6 +82,7 @@ def test_saved_environments_continue_bit_for_bit_in_new_ones(name, steps):
     for act in actions(30, 2, envs.act_dim, seed=1):
         for a, b in zip(envs.step(act), others.step(act), strict=True):
             assert np.array_equal(a, b)
+    envs.close(), others.close()
 
 
 class Faulty(Counting):

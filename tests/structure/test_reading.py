@@ -10,7 +10,6 @@ from foreign.expected import frozen, made_of, mlp, vectors
 from torch import nn
 
 from rl_plasticity.errors import SettingsError
-from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 from rl_plasticity.structure import read
 
@@ -53,14 +52,6 @@ def test_what_cannot_be_traced_but_by_its_shapes_may_be_an_adapter_asks_for_an_e
     net, example = unseen(peft()), VECTORS
     refused(lambda: make_regularizer(name, net), "2.lora_A.default", "example=", error=ValueError)
     refused(lambda: make_regularizer(name, net, example=example), "2.lora_A.default", "only=", error=ValueError)
-
-
-def test_fire_refuses_adapters_and_changes_nothing():
-    for net, seen in ((peft(), VECTORS), (unseen(peft()), None)):
-        before = copy.deepcopy(net.state_dict())
-        with pytest.raises(ValueError, match=r"fire\b.*lora_A"):
-            make_intervention("fire").apply_(net, (), example=seen)
-        assert all(torch.equal(before[n], t) for n, t in net.state_dict().items())
 
 
 def beside(forward, **layers):
