@@ -43,16 +43,13 @@ def test_a_terminal_that_is_ascii_gets_escapes_instead_of_a_traceback(main, monk
     assert written["stderr"] == b"rl_plasticity.status: no folder \\xfc\n"
 
 
-@pytest.mark.parametrize(
-    ("error", "status", "said"),
-    [
-        (SettingsError("x"), 2, "rl_plasticity.status: x\n"),
-        (FaultyRun("x\ny"), 1, "rl_plasticity.status: x y\n"),
-        (OSError(28, "No space left"), 1, "rl_plasticity.status: [Errno 28] No space left\n"),
-        (ModuleNotFoundError("No module named 'ray'"), 1, "rl_plasticity.status: No module named 'ray'\n"),
-        (KeyboardInterrupt(), 128 + signal.SIGINT, ""),
-    ],
-)
+@pytest.mark.parametrize(("error", "status", "said"), [
+    (SettingsError("x"), 2, "rl_plasticity.status: x\n"),
+    (FaultyRun("x\ny"), 1, "rl_plasticity.status: x y\n"),
+    (OSError(28, "No space left"), 1, "rl_plasticity.status: [Errno 28] No space left\n"),
+    (ModuleNotFoundError("No module named 'ray'"), 1, "rl_plasticity.status: No module named 'ray'\n"),
+    (KeyboardInterrupt(), 128 + signal.SIGINT, ""),
+])  # fmt: skip
 def test_bad_input_and_faults_have_one_line_and_their_status(main, error, status, said, capsys):
     assert main(raising(error)) == status
     assert capsys.readouterr().err == said

@@ -313,23 +313,20 @@ def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
     assert (run / "diagnosis.json").read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        (["results/none"], ["results/none"]),
-        (["{pendulum.parent}"], ["{pendulum.parent}", "config.yaml"]),
-        (["{pendulum}", "repeats=1"], ["repeats", "1"]),
-        (["{pendulum}", "checkpoint=7"], ["7", "0"]),
-        (["{pendulum}", "network=critc"], ["critc", "critic"]),
-        (["{pendulum}", "remedy=true"], ["remedy", "remedies"]),
-        (["{pendulum}", "out={pendulum}/config.json"], ["config.json"]),
-        (["{pendulum}", "branch_into=[redo]"], ["branch_into", "branch=true"]),
-        (["{digits}", "run=2"], ["run=2"]),
-        (["{digits}", "network=critic"], ["critic", "net"]),
-        (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
-        (["model.zip"], ["model.zip", "0.3", "Stable-Baselines3"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "names"), [
+    (["results/none"], ["results/none"]),
+    (["{pendulum.parent}"], ["{pendulum.parent}", "config.yaml"]),
+    (["{pendulum}", "repeats=1"], ["repeats", "1"]),
+    (["{pendulum}", "checkpoint=7"], ["7", "0"]),
+    (["{pendulum}", "network=critc"], ["critc", "critic"]),
+    (["{pendulum}", "remedy=true"], ["remedy", "remedies"]),
+    (["{pendulum}", "out={pendulum}/config.json"], ["config.json"]),
+    (["{pendulum}", "branch_into=[redo]"], ["branch_into", "branch=true"]),
+    (["{digits}", "run=2"], ["run=2"]),
+    (["{digits}", "network=critic"], ["critic", "net"]),
+    (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
+    (["model.zip"], ["model.zip", "0.3", "Stable-Baselines3"]),
+])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names):
     (pendulum / "config.json").touch()
     arguments, names = ([one.format(pendulum=pendulum, digits=digits) for one in of] for of in (arguments, names))

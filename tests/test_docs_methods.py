@@ -57,13 +57,10 @@ def test_a_page_has_the_settings_and_defaults_of_the_constructor(name):
     assert rows == {n: as_written(d.default) for n, d in settings_of(METHODS[name]).items()}
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("continual_backprop", {"coef": 0.1, "maturity": 2, "decay": 0.9}),
-        ("self_normalized_resets", {"most": 24, "every_updates": 1000, "least": 1}),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings"), [
+    ("continual_backprop", {"coef": 0.1, "maturity": 2, "decay": 0.9}),
+    ("self_normalized_resets", {"most": 24, "every_updates": 1000, "least": 1}),
+])  # fmt: skip
 def test_the_reference_code_of_renewed_units_renews_the_same_ones(name, settings):
     net = make_net(norm=False)
     with torch.no_grad():

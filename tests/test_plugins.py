@@ -348,14 +348,11 @@ def test_what_an_installed_plug_offers_is_imported_when_its_name_is_asked_for(tm
     refused(lambda: schema.load(Supervised, ["optimizer=sings"]), "'sings'", "'signs'")
 
 
-@pytest.mark.parametrize(
-    ("offered", "named"),
-    [
-        ("NETWORKS={'mlp': 'mine:x'}", ["'mlp'", "built in"]),
-        ("NETWORKS={'resnet18': 'mine:x'}", ["'resnet18'", "rl_plasticity_zoo"]),
-        ("NETWORK={'x': 'mine:x'}", ["NETWORK", "'NETWORKS'"]),
-    ],
-)
+@pytest.mark.parametrize(("offered", "named"), [
+    ("NETWORKS={'mlp': 'mine:x'}", ["'mlp'", "built in"]),
+    ("NETWORKS={'resnet18': 'mine:x'}", ["'resnet18'", "rl_plasticity_zoo"]),
+    ("NETWORK={'x': 'mine:x'}", ["NETWORK", "'NETWORKS'"]),
+])  # fmt: skip
 def test_an_offer_of_a_taken_name_or_for_no_dict_is_refused(offered, named, module, package):
     package(module(f"from rl_plasticity.plugins import offer\noffer({offered})\n", "index"))
     refused(lambda: schema.load(Supervised, ["net=cnn"]), *named)
@@ -460,14 +457,11 @@ def test_a_supervised_run_from_python_has_no_agent_and_can_be_ended_by_a_callbac
     assert supervised.run(resume=folder).metrics()
 
 
-@pytest.mark.parametrize(
-    ("settings", "names"),
-    [
-        ({"reg": {"name": "l2", "coef": "much"}}, ["reg.coef", "from 0 up", "'much'"]),
-        ({"agent": {"name": "sac", "hiden": [8]}}, ["'agent.hiden'", "'agent.hidden'"]),
-        ({"plugins": ["no_such"]}, ["plugins", "'no_such'"]),
-    ],
-)
+@pytest.mark.parametrize(("settings", "names"), [
+    ({"reg": {"name": "l2", "coef": "much"}}, ["reg.coef", "from 0 up", "'much'"]),
+    ({"agent": {"name": "sac", "hiden": [8]}}, ["'agent.hiden'", "'agent.hidden'"]),
+    ({"plugins": ["no_such"]}, ["plugins", "'no_such'"]),
+])  # fmt: skip
 def test_bad_input_from_python_raises_and_writes_nothing(settings, names, tmp_path):
     refused(lambda: train.run(**(QUICK | settings), out=tmp_path / "run"), *names)
     assert not (tmp_path / "run").exists()

@@ -30,15 +30,12 @@ def steps(path):
     return [step for job in jobs(path) for step in job["steps"]]
 
 
-@pytest.mark.parametrize(
-    ("schema", "files"),
-    [
-        ("github-workflows", WORKFLOWS),
-        ("github-issue-forms", FORMS),
-        ("github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
-        ("citation-file-format", [ROOT / "CITATION.cff"]),
-    ],
-)
+@pytest.mark.parametrize(("schema", "files"), [
+    ("github-workflows", WORKFLOWS),
+    ("github-issue-forms", FORMS),
+    ("github-issue-config", [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"]),
+    ("citation-file-format", [ROOT / "CITATION.cff"]),
+])  # fmt: skip
 def test_the_files_that_others_read_are_of_their_schema(schema, files):
     pytest.importorskip("check_jsonschema")
     assert files

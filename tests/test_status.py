@@ -72,15 +72,12 @@ def test_a_run_of_a_machine_whose_locks_are_not_seen_goes_by_the_age_of_its_file
     assert found.ends is None
 
 
-@pytest.mark.parametrize(
-    ("events", "state", "note"),
-    [
-        (["finished"], "finished", ""),
-        (["stopped"], "stopped", ""),
-        (["failed: an action is not finite at env step 3; no checkpoint"], "failed", "an action is not finite at env"),
-        (["failed: an action is not finite", "started on elsewhere, process 2", "finished"], "finished", ""),
-    ],
-)
+@pytest.mark.parametrize(("events", "state", "note"), [
+    (["finished"], "finished", ""),
+    (["stopped"], "stopped", ""),
+    (["failed: an action is not finite at env step 3; no checkpoint"], "failed", "an action is not finite at env"),
+    (["failed: an action is not finite", "started on elsewhere, process 2", "finished"], "finished", ""),
+])  # fmt: skip
 def test_the_last_line_of_the_log_decides(rl, events, state, note):
     found = read(said(rl, *events))
     assert (found.state, found.note[: len(note) or 9]) == (state, note)
@@ -117,15 +114,12 @@ def test_settings_side_by_side_have_a_return_each_and_no_mean_over_them(tmp_path
     assert found.latest == ["return reg.name=none 2", "return reg.name=swr 101"]
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "note"),
-    [
-        ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
-        ("metrics.csv", b"run,step,name,value\n0,x,eval/return,1.0\n", "metrics.csv is damaged"),
-        ("timing.csv", b"a\nb,c\nd\n", "timing.csv is damaged"),
-        ("config.yaml", None, "cannot read config.yaml: No such file"),
-    ],
-)
+@pytest.mark.parametrize(("file", "content", "note"), [
+    ("config.yaml", b"\xff\xfe\x00", "config.yaml"),
+    ("metrics.csv", b"run,step,name,value\n0,x,eval/return,1.0\n", "metrics.csv is damaged"),
+    ("timing.csv", b"a\nb,c\nd\n", "timing.csv is damaged"),
+    ("config.yaml", None, "cannot read config.yaml: No such file"),
+])  # fmt: skip
 def test_a_foreign_or_damaged_folder_is_one_line(rl, file, content, note):
     (rl / file).unlink(missing_ok=True)
     if content is not None:

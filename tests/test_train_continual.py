@@ -126,15 +126,12 @@ def test_a_reset_at_every_change_is_a_fresh_agent_for_each_task(tmp_path, monkey
 PRIMED = ["prime_updates=20", "prime_after_env_steps=15", "on_change=clear"]
 
 
-@pytest.mark.parametrize(
-    ("how", "stop", "sizes"),
-    [
-        (["on_change=keep"], None, range(6, 61)),
-        (["on_change=clear"], None, [*range(6, 16), *[*range(1, 16)] * 3]),
-        (["on_change=restart"], None, [*range(6, 16)] * 4),  # five random env steps come first in each task
-        (PRIMED, 20, [*range(6, 16), 15, 15, 1, 2, 3]),  # priming at a change sees what came before it
-    ],
-)
+@pytest.mark.parametrize(("how", "stop", "sizes"), [
+    (["on_change=keep"], None, range(6, 61)),
+    (["on_change=clear"], None, [*range(6, 16), *[*range(1, 16)] * 3]),
+    (["on_change=restart"], None, [*range(6, 16)] * 4),  # five random env steps come first in each task
+    (PRIMED, 20, [*range(6, 16), 15, 15, 1, 2, 3]),  # priming at a change sees what came before it
+])  # fmt: skip
 def test_the_transitions_of_earlier_tasks_are_kept_or_forgotten(how, stop, sizes, tmp_path, monkeypatch):
     seen = []
     sample = ReplayBuffer.sample
@@ -164,16 +161,13 @@ RESET = ["reset=periodic", "reset.every_updates=null"]
 FLIPPING = ["env.changes=[reward_flip]", "env.switch_every_env_steps=25"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([*FLIPPING, *RESET, "reset.every_tasks=2"], ""),  # of 25, 25 and 10 env steps
-        ([*FLIPPING, *RESET, "reset.every_tasks=3"], "reset.every_tasks=3"),
-        ([*FLIPPING, "reset=periodic", "reset.every_tasks=1"], ""),  # though none by updates
-        (["reset=periodic", "reset.every_tasks=1"], "reset.every_updates=2560000"),
-        ([*FLIPPING, "env.switch_every_env_steps=60"], "env.switch_every_env_steps=60"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    ([*FLIPPING, *RESET, "reset.every_tasks=2"], ""),  # of 25, 25 and 10 env steps
+    ([*FLIPPING, *RESET, "reset.every_tasks=3"], "reset.every_tasks=3"),
+    ([*FLIPPING, "reset=periodic", "reset.every_tasks=1"], ""),  # though none by updates
+    (["reset=periodic", "reset.every_tasks=1"], "reset.every_updates=2560000"),
+    ([*FLIPPING, "env.switch_every_env_steps=60"], "env.switch_every_env_steps=60"),
+])  # fmt: skip
 def test_what_changes_that_never_come_would_do_is_said(arguments, says, tmp_path, capsys):
     run([*PENDULUM, *arguments], tmp_path / "run", StopAfter(1))
     told = ("every_tasks=", "switch_every_env_steps=", "on_change=")  # and no other line names a setting so

@@ -133,13 +133,10 @@ def test_a_video_that_exists_is_kept(pictures, tmp_path):
     assert (tmp_path / "other.mp4").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("env", "arguments", "names"),
-    [
-        ("PictureForTests-v0", ["camera=1.5"], ["camera", "from -1 up, a word or null", "got 1.5"]),
-        ("NoRenderingForTests-v0", [], ["'render_mode'"]),
-    ],
-)
+@pytest.mark.parametrize(("env", "arguments", "names"), [
+    ("PictureForTests-v0", ["camera=1.5"], ["camera", "from -1 up, a word or null", "got 1.5"]),
+    ("NoRenderingForTests-v0", [], ["'render_mode'"]),
+])  # fmt: skip
 def test_what_cannot_be_drawn_is_bad_input(env, arguments, names, pictures):
     config = pictures / "config.yaml"
     config.write_text(config.read_text().replace("PictureForTests-v0", env))

@@ -188,21 +188,18 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
     assert [p.name for p in out.iterdir()] == ["report.html"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["SWEEP", "metrics=x"], ["'metrics'", "'metric'"]),
-        (["reg=l3"], ["'reg'"]),
-        (["SWEEP", "metric=eval/retur"], ["'eval/return'"]),
-        (["SWEEP", "baseline=spectra"], ["'spectra'", "'spectral coef=1e-4'"]),
-        (["SWEEP", "target=high"], ["target", "'high'"]),
-        (["SWEEP", "mix=env.nam"], ["'env.name'"]),
-        (["SWEEP", "metric=a", "metric=b"], ["metric", "twice"]),
-        (["nowhere"], ["nowhere"]),
-        (["", "SWEEP"], ["empty"]),
-        (["SWEEP", "leave_out=spectral"], ["'spectral'", "'spectral coef=1e-"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["SWEEP", "metrics=x"], ["'metrics'", "'metric'"]),
+    (["reg=l3"], ["'reg'"]),
+    (["SWEEP", "metric=eval/retur"], ["'eval/return'"]),
+    (["SWEEP", "baseline=spectra"], ["'spectra'", "'spectral coef=1e-4'"]),
+    (["SWEEP", "target=high"], ["target", "'high'"]),
+    (["SWEEP", "mix=env.nam"], ["'env.name'"]),
+    (["SWEEP", "metric=a", "metric=b"], ["metric", "twice"]),
+    (["nowhere"], ["nowhere"]),
+    (["", "SWEEP"], ["empty"]),
+    (["SWEEP", "leave_out=spectral"], ["'spectral'", "'spectral coef=1e-"]),
+])  # fmt: skip
 def test_bad_input_is_one_line_with_status_2_and_nothing_is_written(tmp_path, sweep, arguments, said, monkeypatch):
     monkeypatch.chdir(tmp_path)
     status, out, err = call(*(str(sweep) if a == "SWEEP" else a for a in arguments))

@@ -33,21 +33,18 @@ def test_figures_name_a_group_in_the_words_of_a_paper():
     assert {label: Group(label, {}, {}).name for label in names} == names
 
 
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ([["reg=swr"], [], ["reset=periodic"], ["reg=spectral", "reset=head"]],
-         ["none", "none + periodic", "spectral + head", "swr"]),
-        ([["reg=spectral", "reg.coef=1e-3"], ["reg=spectral"], ["reg=swr", "reg.coef=1e-2"]],
-         ["spectral coef=1e-4", "spectral coef=1e-3", "swr"]),  # a strength only where it tells groups apart
-        ([["replay_ratio=2"], ["replay_ratio=16"]], ["replay_ratio=2", "replay_ratio=16"]),
-        ([["agent.layer_norm=false"], ["reg=l2"]], ["none layer_norm=false", "l2 layer_norm=true"]),
-        ([["reg=l2+spectral"], ["reg=spectral+l2"], ["reg=spectral+l2", "reg.l2.coef=1"]],
-         ["l2+spectral", "spectral+l2 coef=1e-4", "spectral+l2 coef=1"]),
-        ([["agent=xqc"], ["agent=xqc", "agent.lr=1e-4"], ["agent=bro", "reg=spectral"], []],  # of papers, by name
-         ["none", "xqc lr=1e-4", "xqc", "bro spectral + periodic"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("settings", "expected"), [
+    ([["reg=swr"], [], ["reset=periodic"], ["reg=spectral", "reset=head"]],
+     ["none", "none + periodic", "spectral + head", "swr"]),
+    ([["reg=spectral", "reg.coef=1e-3"], ["reg=spectral"], ["reg=swr", "reg.coef=1e-2"]],
+     ["spectral coef=1e-4", "spectral coef=1e-3", "swr"]),  # a strength only where it tells groups apart
+    ([["replay_ratio=2"], ["replay_ratio=16"]], ["replay_ratio=2", "replay_ratio=16"]),
+    ([["agent.layer_norm=false"], ["reg=l2"]], ["none layer_norm=false", "l2 layer_norm=true"]),
+    ([["reg=l2+spectral"], ["reg=spectral+l2"], ["reg=spectral+l2", "reg.l2.coef=1"]],
+     ["l2+spectral", "spectral+l2 coef=1e-4", "spectral+l2 coef=1"]),
+    ([["agent=xqc"], ["agent=xqc", "agent.lr=1e-4"], ["agent=bro", "reg=spectral"], []],  # of papers, by name
+     ["none", "xqc lr=1e-4", "xqc", "bro spectral + periodic"]),
+])  # fmt: skip
 def test_a_label_names_what_differs(tmp_path, settings, expected):
     assert sorted(labels_of(tmp_path, *settings)) == sorted(expected)
 
@@ -58,16 +55,13 @@ def test_no_two_groups_share_a_label(tmp_path):
     assert len(set(found)) == len(choices)
 
 
-@pytest.mark.parametrize(
-    ("kind", "other", "name"),
-    [
-        ("train", "env=walker-run", "env.name"),
-        ("train", "total_env_steps=5", "total_env_steps"),
-        ("supervised", "task=label_flip", "task.name"),
-        ("supervised", "net.layer_norm=true", "net.layer_norm"),
-        ("supervised", "epochs_per_task=3", "epochs_per_task"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "other", "name"), [
+    ("train", "env=walker-run", "env.name"),
+    ("train", "total_env_steps=5", "total_env_steps"),
+    ("supervised", "task=label_flip", "task.name"),
+    ("supervised", "net.layer_norm=true", "net.layer_norm"),
+    ("supervised", "epochs_per_task=3", "epochs_per_task"),
+])  # fmt: skip
 def test_different_tasks_and_lengths_are_refused_with_the_way_out_and_allowed_when_mixed(tmp_path, kind, other, name):
     runs = runs_of(tmp_path, ["reg=none"], [other, "reg=l2"], kind=kind)
     refused(lambda: group(runs), match=rf"{name}\b.*\bmix={name}\b")

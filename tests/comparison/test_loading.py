@@ -93,17 +93,14 @@ def test_a_run_that_was_killed_before_its_first_row_says_so(tmp_path, text):
     refused(lambda: read(folder), match=rf"{folder} has written no number yet")
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("metrics.csv", None, "No such file"),
-        ("metrics.csv", "run,step,name,value\n0,1000,eval/return\n", "damaged"),
-        ("metrics.csv", "run,step,name,value\n0,ten,eval/return,1.0\n", "damaged"),
-        ("metrics.csv", "run,step,name,value\nreg.coef=1 last,5,q_mean,1.0\n", "'reg.coef=1 last'"),
-        ("metrics.csv", "epoch,loss\n1,2\n", "run,step,name,value"),
-        ("config.yaml", "learning_rate: 3\n", "config.yaml"),
-    ],
-)
+@pytest.mark.parametrize(("file", "text", "said"), [
+    ("metrics.csv", None, "No such file"),
+    ("metrics.csv", "run,step,name,value\n0,1000,eval/return\n", "damaged"),
+    ("metrics.csv", "run,step,name,value\n0,ten,eval/return,1.0\n", "damaged"),
+    ("metrics.csv", "run,step,name,value\nreg.coef=1 last,5,q_mean,1.0\n", "'reg.coef=1 last'"),
+    ("metrics.csv", "epoch,loss\n1,2\n", "run,step,name,value"),
+    ("config.yaml", "learning_rate: 3\n", "config.yaml"),
+])  # fmt: skip
 def test_a_missing_damaged_or_foreign_file_is_named_with_what_is_wrong(tmp_path, file, text, said):
     folder = write_run(tmp_path / "a", [], {"0": curve([1.0])})
     (folder / file).unlink() if text is None else (folder / file).write_text(text)

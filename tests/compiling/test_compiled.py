@@ -153,16 +153,13 @@ def read_both_ways(a, b):
     return product.permute(0, 2, 1) + product
 
 
-@pytest.mark.parametrize(
-    ("function", "inputs", "replaced"),
-    [
-        (lambda a, b: torch.bmm(a, b).permute(0, 2, 1) * 2, (A, B), True),  # a product of the transposed factors
-        (read_both_ways, (A, C), False),
-        (lambda a, b: torch.bmm(a, b).permute(1, 0, 2) * 2, (A, C), False),
-        (torch.baddbmm, (BIAS, A, B), True),  # the bias is added after the product
-        (lambda *x: torch.baddbmm(*x, beta=0.5), (BIAS, A, B), False),
-    ],
-)
+@pytest.mark.parametrize(("function", "inputs", "replaced"), [
+    (lambda a, b: torch.bmm(a, b).permute(0, 2, 1) * 2, (A, B), True),  # a product of the transposed factors
+    (read_both_ways, (A, C), False),
+    (lambda a, b: torch.bmm(a, b).permute(1, 0, 2) * 2, (A, C), False),
+    (torch.baddbmm, (BIAS, A, B), True),  # the bias is added after the product
+    (lambda *x: torch.baddbmm(*x, beta=0.5), (BIAS, A, B), False),
+])  # fmt: skip
 def test_a_product_is_transposed_or_given_its_bias_where_that_is_quicker(function, inputs, replaced):
     before, after = rewritten(function, *inputs)
     assert (before != after) == replaced

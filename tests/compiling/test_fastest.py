@@ -130,17 +130,14 @@ def only_without_combo_kernels(update, device, **options):
     return no_compiler(update, device) if options.get("combo_kernels") else update
 
 
-@pytest.mark.parametrize(
-    ("compiler", "taken", "reasons"),
-    [
-        (right, "compiled, as one", []),
-        (only_without_combo_kernels, "compiled, as one", ["AssertionError: inductor:"]),
-        (no_compiler, "as one CUDA graph, not compiled", ["AssertionError: inductor:"] * 2),
-        (fails_late, "as one CUDA graph, not compiled", ["RuntimeError: launch failed"] * 2),
-        (wrong_loss, "as one CUDA graph, not compiled", ["critic/loss is not the plain"] * 2),
-        (forgets_weights, "as one CUDA graph, not compiled", ["is not the plain"] * 2),
-    ],
-)
+@pytest.mark.parametrize(("compiler", "taken", "reasons"), [
+    (right, "compiled, as one", []),
+    (only_without_combo_kernels, "compiled, as one", ["AssertionError: inductor:"]),
+    (no_compiler, "as one CUDA graph, not compiled", ["AssertionError: inductor:"] * 2),
+    (fails_late, "as one CUDA graph, not compiled", ["RuntimeError: launch failed"] * 2),
+    (wrong_loss, "as one CUDA graph, not compiled", ["critic/loss is not the plain"] * 2),
+    (forgets_weights, "as one CUDA graph, not compiled", ["is not the plain"] * 2),
+])  # fmt: skip
 def test_the_first_way_that_gives_the_plain_updates_is_taken_and_nothing_of_the_trial_stays(
     compiler, taken, reasons, monkeypatch
 ):

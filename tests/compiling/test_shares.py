@@ -19,19 +19,16 @@ def values(folder):
     return [(row["run"], row["step"], row["name"], float(row["value"])) for row in rows(folder)]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "threads", "product", "sizes"),
-    [
-        ([4], 2, None, [2, 2]),
-        ([5], 2, None, [1] * 5),  # no two halves are alike, and one graph is for one size
-        ([4], 2, 256 * 256 * 256, [1] * 4),
-        ([4], 1, None, [4]),
-        ([4], 1, 256 * 256 * 256, [1] * 4),
-        ([4], 1, 256 * 256 * 64, [4]),  # a call costs as much as four such products
-        ([8], 2, 64 * 64 * 256, [4, 4]),
-        ([4, 2], 2, None, [2, 2, 2]),
-    ],
-)
+@pytest.mark.parametrize(("numbers", "threads", "product", "sizes"), [
+    ([4], 2, None, [2, 2]),
+    ([5], 2, None, [1] * 5),  # no two halves are alike, and one graph is for one size
+    ([4], 2, 256 * 256 * 256, [1] * 4),
+    ([4], 1, None, [4]),
+    ([4], 1, 256 * 256 * 256, [1] * 4),
+    ([4], 1, 256 * 256 * 64, [4]),  # a call costs as much as four such products
+    ([8], 2, 64 * 64 * 256, [4, 4]),
+    ([4, 2], 2, None, [2, 2, 2]),
+])  # fmt: skip
 def test_shares_are_of_one_size_in_a_regularizer_and_no_larger_than_a_thread_s_part(numbers, threads, product, sizes):
     found = cuts(numbers, threads, product)
     assert [cut.stop - cut.start for cut in found] == sizes

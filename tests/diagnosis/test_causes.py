@@ -104,20 +104,17 @@ def seen(net: nn.Module, **given) -> list[str]:
             return []
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"inputs": X * torch.logspace(-1, 1, 8)},
-        {"inputs": changed(X, (slice(None), slice(1, None)), 1.0)},  # one column that is not constant
-        {"inputs": torch.cat([torch.ones(128, 4), 1e3 * X[:, :4]], 1)},
-        {"batches": split(X, changed(Y, torch.arange(128) % 2 == 0, -100)), "loss": CE},
-        {"batches": split(X, 200 + 10 * VALUES), "loss": MSE},
-        {"batches": split(X, 2e4 + VALUES), "loss": lambda out, y: MSE(out, y - 2e4)},  # the loss unscales them
-        {"batches": split(X, torch.arange(4).repeat_interleave(32)), "loss": CE},  # sorted by label
-        {"batches": [X], "loss": lambda out: out.square().mean()},
-        {"inputs": X.double(), "targets": changed(VALUES, slice(0, 8), 0.0), "loss": MSE},
-    ],
-)
+@pytest.mark.parametrize("given", [
+    {"inputs": X * torch.logspace(-1, 1, 8)},
+    {"inputs": changed(X, (slice(None), slice(1, None)), 1.0)},  # one column that is not constant
+    {"inputs": torch.cat([torch.ones(128, 4), 1e3 * X[:, :4]], 1)},
+    {"batches": split(X, changed(Y, torch.arange(128) % 2 == 0, -100)), "loss": CE},
+    {"batches": split(X, 200 + 10 * VALUES), "loss": MSE},
+    {"batches": split(X, 2e4 + VALUES), "loss": lambda out, y: MSE(out, y - 2e4)},  # the loss unscales them
+    {"batches": split(X, torch.arange(4).repeat_interleave(32)), "loss": CE},  # sorted by label
+    {"batches": [X], "loss": lambda out: out.square().mean()},
+    {"inputs": X.double(), "targets": changed(VALUES, slice(0, 8), 0.0), "loss": MSE},
+])  # fmt: skip
 def test_data_that_can_be_learned_are_not_refused(given) -> None:
     assert seen(make(), **given) == []
 

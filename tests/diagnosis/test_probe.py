@@ -194,17 +194,14 @@ def test_a_probe_of_a_network_measures_from_its_parameters_when_it_was_made_and_
 MLP_, ROWS = plain_mlp(), torch.ones(6, 5)
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ((nn.Sequential(nn.ReLU()), ROWS), "no layer"),
-        ((MLP_, torch.ones(5)), r"example.*batch.*\[8\]"),
-        ((MLP_, ROWS, None, torch.ones(6)), "targets.*loss"),
-        ((MLP_, ROWS, ROWS), "loss.*Tensor.*not callable"),
-        ((MLP_, ROWS, nn.functional.mse_loss, torch.ones(5, 3)), r"examples.*\[6, 5\], \[5, 3\]"),
-        ((MLP_, ROWS, lambda output: output.sum() * output.sum().item()), "RuntimeError"),
-    ],
-)
+@pytest.mark.parametrize(("given", "named"), [
+    ((nn.Sequential(nn.ReLU()), ROWS), "no layer"),
+    ((MLP_, torch.ones(5)), r"example.*batch.*\[8\]"),
+    ((MLP_, ROWS, None, torch.ones(6)), "targets.*loss"),
+    ((MLP_, ROWS, ROWS), "loss.*Tensor.*not callable"),
+    ((MLP_, ROWS, nn.functional.mse_loss, torch.ones(5, 3)), r"examples.*\[6, 5\], \[5, 3\]"),
+    ((MLP_, ROWS, lambda output: output.sum() * output.sum().item()), "RuntimeError"),
+])  # fmt: skip
 def test_what_cannot_be_measured_is_said_in_one_line(given, named):
     with pytest.raises(ValueError, match=named) as error:
         measure(*given)

@@ -313,25 +313,22 @@ def test_the_interval_is_students() -> None:
 ON_BATCHES = {"inputs": None, "loss": CE}
 
 
-@pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ({"net": nn.ReLU()}, ["no parameters"]),
-        ({"inputs": X[:12]}, ["12", "4", "16", "batches="]),
-        ({"inputs": X[:, :5]}, ["inputs", "RuntimeError"]),
-        ({"inputs": X, "batches": batches(), "loss": CE}, ["batches=", "inputs", "targets="]),
-        ({"inputs": None, "batches": batches()}, ["batches=", "loss="]),
-        (ON_BATCHES | {"batches": (X, Y)}, ["list of (inputs, targets)", "list(loader)"]),
-        (ON_BATCHES | {"batches": [(X[:, :3], Y)]}, ["batch 0", "128x3"]),
-        (ON_BATCHES | {"batches": batches(), "loss": lambda out, y: 1.0}, ["batch 0", "float"]),
-        ({"make": lambda: make(width=16)}, ["make=", "0."]),
-        ({"targets": Y}, ["loss=", "targets=", "batches="]),
-        ({"targets": Y[:5], "loss": CE}, ["targets", "128", "5"]),
-        ({"earlier": make(width=16)}, ["earlier", "0."]),
-        ({"optimizer": torch.optim.SGD(make().parameters(), lr=1.0)}, ["SGD", "parameters"]),
-        ({"repeats": 1}, ["repeats", "1"]),
-    ],
-)
+@pytest.mark.parametrize(("given", "names"), [
+    ({"net": nn.ReLU()}, ["no parameters"]),
+    ({"inputs": X[:12]}, ["12", "4", "16", "batches="]),
+    ({"inputs": X[:, :5]}, ["inputs", "RuntimeError"]),
+    ({"inputs": X, "batches": batches(), "loss": CE}, ["batches=", "inputs", "targets="]),
+    ({"inputs": None, "batches": batches()}, ["batches=", "loss="]),
+    (ON_BATCHES | {"batches": (X, Y)}, ["list of (inputs, targets)", "list(loader)"]),
+    (ON_BATCHES | {"batches": [(X[:, :3], Y)]}, ["batch 0", "128x3"]),
+    (ON_BATCHES | {"batches": batches(), "loss": lambda out, y: 1.0}, ["batch 0", "float"]),
+    ({"make": lambda: make(width=16)}, ["make=", "0."]),
+    ({"targets": Y}, ["loss=", "targets=", "batches="]),
+    ({"targets": Y[:5], "loss": CE}, ["targets", "128", "5"]),
+    ({"earlier": make(width=16)}, ["earlier", "0."]),
+    ({"optimizer": torch.optim.SGD(make().parameters(), lr=1.0)}, ["SGD", "parameters"]),
+    ({"repeats": 1}, ["repeats", "1"]),
+])  # fmt: skip
 def test_bad_input_is_named_in_one_line(given, names) -> None:
     given = {"net": make(), "inputs": X, **NOTHING_DECIDES} | given
     with pytest.raises(SettingsError) as error:

@@ -64,14 +64,11 @@ CHANGES = {"sequence": ["walker-stand", "walker-walk"], "changes": ["dynamics", 
 CHANGES |= {"switch_every_env_steps": 15, "change_seeds": [5, 6]}
 
 
-@pytest.mark.parametrize(
-    ("name", "steps", "given"),
-    [
-        *(("cheetah-run", 20, {}), ("finger-turn_hard", 20, {}), ("gym:Pendulum-v1", 230, {})),
-        ("walker-stand", 15, CHANGES),  # around a change, which is when the next episode begins
-        ("walker-stand", 31, CHANGES | {"workers": 1}),
-    ],
-)
+@pytest.mark.parametrize(("name", "steps", "given"), [
+    *(("cheetah-run", 20, {}), ("finger-turn_hard", 20, {}), ("gym:Pendulum-v1", 230, {})),
+    ("walker-stand", 15, CHANGES),  # around a change, which is when the next episode begins
+    ("walker-stand", 31, CHANGES | {"workers": 1}),
+])  # fmt: skip
 def test_saved_environments_continue_bit_for_bit_in_new_ones(name, steps, given, forked):
     envs, others = (Envs(name, [1, 1], **given) for _ in range(2))  # of one seed, but each where it was
     envs.reset()
@@ -109,15 +106,12 @@ def no_data():
     raise KeyError("no\ndata")
 
 
-@pytest.mark.parametrize(
-    ("does", "workers", "timeout", "says"),
-    [
-        (no_data, False, None, r"raised KeyError: 'no\\ndata' \(test_vector.py, line \d+\)$"),
-        (no_data, True, None, r"raised KeyError: 'no\\ndata' \(test_vector.py, line \d+\)$"),
-        (partial(time.sleep, 10_000), True, 0.1, r"an environment took longer than env.timeout_seconds=0.1$"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, None, r"process died \(exit codes \[-9, -9\]\)$"),
-    ],
-)
+@pytest.mark.parametrize(("does", "workers", "timeout", "says"), [
+    (no_data, False, None, r"raised KeyError: 'no\\ndata' \(test_vector.py, line \d+\)$"),
+    (no_data, True, None, r"raised KeyError: 'no\\ndata' \(test_vector.py, line \d+\)$"),
+    (partial(time.sleep, 10_000), True, 0.1, r"an environment took longer than env.timeout_seconds=0.1$"),
+    (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, None, r"process died \(exit codes \[-9, -9\]\)$"),
+])  # fmt: skip
 def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(
     does, workers, timeout, says, forked, monkeypatch
 ):

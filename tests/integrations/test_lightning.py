@@ -91,14 +91,11 @@ def difference(net, other):
     return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "accumulation", "clip", "module"),
-    [
-        *((name, 4, 0.5, "net") for name in ("ewc", "wrs", "weight_decay")),
-        ("spectral", 1, None, "net"),
-        ("ewc", 4, None, ""),
-    ],
-)
+@pytest.mark.parametrize(("name", "accumulation", "clip", "module"), [
+    *((name, 4, 0.5, "net") for name in ("ewc", "wrs", "weight_decay")),
+    ("spectral", 1, None, "net"),
+    ("ewc", 4, None, ""),
+])  # fmt: skip
 def test_20_steps_with_the_callback_equal_those_of_a_loop_with_the_regularizer_attached(
     name, accumulation, clip, module
 ):

@@ -150,17 +150,14 @@ def norms_between(_=None):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("make", "num_layers", "modules"),
-    [
-        (lambda: MLP((5, 8, 8, 3), [0]), 2, {"3", "4", "6"}),  # the norm layer in between too
-        (lambda: CASES["foreign"].of_seeds([0]), None, {"head"}),
-        (nested, None, {"head"}),
-        (norms_between, None, {"3", "4", "5"}),
-        (lambda: make_network("cnn", (3, 16, 16), 10, [0]), None, {"7", "9"}),
-        (lambda: make_network("kumar_cnn", (3, 16, 16), 10, [0]), None, {"7", "9", "11"}),
-    ],
-)
+@pytest.mark.parametrize(("make", "num_layers", "modules"), [
+    (lambda: MLP((5, 8, 8, 3), [0]), 2, {"3", "4", "6"}),  # the norm layer in between too
+    (lambda: CASES["foreign"].of_seeds([0]), None, {"head"}),
+    (nested, None, {"head"}),
+    (norms_between, None, {"3", "4", "5"}),
+    (lambda: make_network("cnn", (3, 16, 16), 10, [0]), None, {"7", "9"}),
+    (lambda: make_network("kumar_cnn", (3, 16, 16), 10, [0]), None, {"7", "9", "11"}),
+])  # fmt: skip
 def test_a_head_reset_takes_the_last_layer_of_a_cnn_all_linear_ones_or_as_many_as_are_asked(make, num_layers, modules):
     names = HeadReset(every_updates=1, num_layers=num_layers)._last_names(make(), None)
     assert names == {f"{module}.{part}" for module in modules for part in ("weight", "bias")}
@@ -415,13 +412,10 @@ def test_selective_reinit_reckons_in_float32_where_the_weights_are_in_half_preci
     assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "known"),
-    [
-        *((name, STRONG.get(name, {}), name not in ("rmsprop", "upgd")) for name in OPTIMIZERS),
-        ("rmsprop", {"centered": True}, True),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "known"), [
+    *((name, STRONG.get(name, {}), name not in ("rmsprop", "upgd")) for name in OPTIMIZERS),
+    ("rmsprop", {"centered": True}, True),
+])  # fmt: skip
 def test_selective_reinit_takes_every_optimizer_that_keeps_a_mean_of_the_gradient_and_no_other(name, settings, known):
     learner = Learner(
         lambda s: MLP((5, 8, 3), s), [0], make_optimizer=lambda net: OPTIMIZERS[name](net, lr=0.01, **settings)

@@ -214,16 +214,13 @@ def tied():
     return net
 
 
-@pytest.mark.parametrize(
-    ("make", "names"),
-    [
-        (lambda: CASES["foreign"].make(0), "'position'"),
-        (lambda: forgetful("weight"), "'weight'"),
-        (lambda: forgetful("bias"), "'bias'"),
-        (tied, "'0.weight' is shared"),
-        (counting, "'calls' is a buffer"),
-    ],
-)
+@pytest.mark.parametrize(("make", "names"), [
+    (lambda: CASES["foreign"].make(0), "'position'"),
+    (lambda: forgetful("weight"), "'weight'"),
+    (lambda: forgetful("bias"), "'bias'"),
+    (tied, "'0.weight' is shared"),
+    (counting, "'calls' is a buffer"),
+])  # fmt: skip
 def test_what_no_module_resets_is_named_and_nothing_changes(make, names):
     net = make()
     before = snapshot(net)

@@ -400,13 +400,10 @@ def test_frozen_parameters_stay_and_thawed_ones_are_regularized_from_then_on():
     torch.testing.assert_close(net[4].weight, 0.98 * head)
 
 
-@pytest.mark.parametrize(
-    ("name", "fused", "unscale_first"),
-    [
-        ("l2", False, False), ("spectral", True, False), ("ewc", False, True), ("ewc", True, True),
-        ("wrs", True, False), ("weight_decay", False, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "fused", "unscale_first"), [
+    ("l2", False, False), ("spectral", True, False), ("ewc", False, True), ("ewc", True, True),
+    ("wrs", True, False), ("weight_decay", False, False),
+])  # fmt: skip
 def test_with_a_grad_scaler_it_equals_the_unscaled_loop_and_skips_what_the_scaler_skips(name, fused, unscale_first):
     attached = attached_and_by_hand(name, optimizer=lambda net: adam(net, fused=fused))
     (net, optimizer, handle), (other, its, regularizer) = attached

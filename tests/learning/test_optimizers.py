@@ -16,17 +16,14 @@ def step(net, optimizer, x):
 RMS = (0.01, 0.9, 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (lambda net: Adam(net, lr=0.01), lambda ps: torch.optim.Adam(ps, lr=0.01)),
-        (lambda net: Adam(net, 0.02, (0.8, 0.9), 1e-3), lambda ps: torch.optim.Adam(ps, 0.02, (0.8, 0.9), 1e-3)),
-        (lambda net: SGD(net, lr=0.01), lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9)),
-        (lambda net: AdamW(net, 0.02, weight_decay=0.5), lambda ps: torch.optim.AdamW(ps, 0.02, weight_decay=0.5)),
-        (lambda net: RMSprop(net, lr=0.01), lambda ps: torch.optim.RMSprop(ps, lr=0.01)),
-        (lambda net: RMSprop(net, *RMS, centered=True), lambda ps: torch.optim.RMSprop(ps, *RMS, centered=True)),
-    ],
-)
+@pytest.mark.parametrize(("ours", "theirs"), [
+    (lambda net: Adam(net, lr=0.01), lambda ps: torch.optim.Adam(ps, lr=0.01)),
+    (lambda net: Adam(net, 0.02, (0.8, 0.9), 1e-3), lambda ps: torch.optim.Adam(ps, 0.02, (0.8, 0.9), 1e-3)),
+    (lambda net: SGD(net, lr=0.01), lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9)),
+    (lambda net: AdamW(net, 0.02, weight_decay=0.5), lambda ps: torch.optim.AdamW(ps, 0.02, weight_decay=0.5)),
+    (lambda net: RMSprop(net, lr=0.01), lambda ps: torch.optim.RMSprop(ps, lr=0.01)),
+    (lambda net: RMSprop(net, *RMS, centered=True), lambda ps: torch.optim.RMSprop(ps, *RMS, centered=True)),
+])  # fmt: skip
 def test_it_equals_torch_s_step_for_step(ours, theirs):
     net, reference = plain_mlp().double(), plain_mlp().double()
     reference.load_state_dict(net.state_dict())

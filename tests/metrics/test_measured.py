@@ -72,14 +72,11 @@ def test_the_page_says_of_every_metric_which_values_are_better():
 RANKS = ("feature_rank", "feature_srank", "stable_rank", "effective_rank", "sigma_min")
 
 
-@pytest.mark.parametrize(
-    ("name", "healthy", "ill"),
-    [
-        *((name, torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])) for name in ("dormant", "dead")),
-        *((name, torch.eye(4), torch.ones(4, 4)) for name in RANKS),
-        ("condition_number", torch.eye(4), torch.diag(torch.tensor([4.0, 1, 1, 1]))),
-    ],
-)
+@pytest.mark.parametrize(("name", "healthy", "ill"), [
+    *((name, torch.ones(8, 4), torch.ones(8, 4) * torch.tensor([1.0, 1, 0, 0])) for name in ("dormant", "dead")),
+    *((name, torch.eye(4), torch.ones(4, 4)) for name in RANKS),
+    ("condition_number", torch.eye(4), torch.diag(torch.tensor([4.0, 1, 1, 1]))),
+])  # fmt: skip
 def test_the_better_value_is_that_of_the_healthier_tensor(name, healthy, ill):
     a, b = (METRICS[name].measure(x, singular_values(x)).item() for x in (healthy, ill))
     assert (a > b) == (better(name) == "higher")

@@ -87,25 +87,22 @@ def test_the_logits_of_every_network_start_with_a_standard_deviation_from_a_tent
             assert 0.1 < logits.std() < 10, (kind, seed)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "named"),
-    [
-        ("mpl", {}, "'mpl'.*'mlp'"),
-        ("mlp", {"width": [3]}, "'width'.*'mlp'.*'widths'"),
-        ("mlp", {"widths": [8, 0]}, r"widths.*\[8, 0\]"),
-        ("vgg16", {"hidden_layers": 3}, "hidden_layers.*0 to 2.*3"),
-        ("resnet18", {"norm": "mean-only"}, "norm.*'mean-only'.*'mean_only'"),
-        ("vit_tiny", {"activation": "sine"}, "activation.*deep_fourier.*'sine'"),
-        ("kumar_cnn", {}, r"16.*\(3, 8, 8\)"),
-        ("cnn", {"activation": "sine"}, "activation.*deep_fourier.*'sine'"),
-        ("vit_tiny", {"patch": 0}, "patch.*1.*0"),
-        ("mlp", {"parametrization": "weight_standardisation"}, "'weight_standardization'"),
-        ("vgg16", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
-        ("vit_tiny", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
-        ("vgg16", {"shape": (3, 28, 28)}, "32.*28"),
-        ("vit_tiny", {"shape": (3, 32, 32), "patch": 5}, "patch.*5 and 32"),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "named"), [
+    ("mpl", {}, "'mpl'.*'mlp'"),
+    ("mlp", {"width": [3]}, "'width'.*'mlp'.*'widths'"),
+    ("mlp", {"widths": [8, 0]}, r"widths.*\[8, 0\]"),
+    ("vgg16", {"hidden_layers": 3}, "hidden_layers.*0 to 2.*3"),
+    ("resnet18", {"norm": "mean-only"}, "norm.*'mean-only'.*'mean_only'"),
+    ("vit_tiny", {"activation": "sine"}, "activation.*deep_fourier.*'sine'"),
+    ("kumar_cnn", {}, r"16.*\(3, 8, 8\)"),
+    ("cnn", {"activation": "sine"}, "activation.*deep_fourier.*'sine'"),
+    ("vit_tiny", {"patch": 0}, "patch.*1.*0"),
+    ("mlp", {"parametrization": "weight_standardisation"}, "'weight_standardization'"),
+    ("vgg16", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
+    ("vit_tiny", {"shape": (3, 32, 64)}, r"side.*\(3, 32, 64\)"),
+    ("vgg16", {"shape": (3, 28, 28)}, "32.*28"),
+    ("vit_tiny", {"shape": (3, 32, 32), "patch": 5}, "patch.*5 and 32"),
+])  # fmt: skip
 def test_a_wrong_name_setting_or_shape_of_a_network_is_one_line(name, settings, named):
     with pytest.raises(ValueError, match=named) as error:
         make_network(name, settings.pop("shape", (3, 8, 8)), 4, [0], **settings)

@@ -268,15 +268,12 @@ def test_a_convolutional_run_measures_channels_and_the_shapes_in_the_span_with_t
     assert len(measured) == 2  # start and end
 
 
-@pytest.mark.parametrize(
-    ("look", "arguments", "names"),
-    [
-        ("channels", ["measure_every_epochs=1"], ["papers.looks.channels", "convolution"]),
-        ("span", ["net=cnn"], ["papers.looks.span", "measure_every_epochs"]),
-        ("steps", ["optimizer=adamp"], ["AdamP"]),
-        ("tasks", ["task=stationary", "num_tasks=1"], ["papers.looks.tasks"]),
-    ],
-)
+@pytest.mark.parametrize(("look", "arguments", "names"), [
+    ("channels", ["measure_every_epochs=1"], ["papers.looks.channels", "convolution"]),
+    ("span", ["net=cnn"], ["papers.looks.span", "measure_every_epochs"]),
+    ("steps", ["optimizer=adamp"], ["AdamP"]),
+    ("tasks", ["task=stationary", "num_tasks=1"], ["papers.looks.tasks"]),
+])  # fmt: skip
 def test_what_cannot_be_measured_is_refused_before_anything_is_written(look, arguments, names, tmp_path):
     replaced = {b.partition("=")[0] for b in arguments} | ({"net.widths"} if "net=cnn" in arguments else set())
     given = [a for a in SMALL if a.partition("=")[0] not in replaced]

@@ -11,16 +11,13 @@ def updates(kind, *arguments):
     return cost.updates(written.nested(schema.load(kind, arguments).flat))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["task=random_labels", "num_tasks=5"], 2 * 3 * 5 * 4),  # 100 images: three whole batches and a rest
-        (["task=warm_start"], 2 * 3 * (2 + 4)),  # 50, then 100
-        (["task=continual_full", "batch_size=10"], 2 * 3 * 55),  # 10, 20, ... 100
-        (["task=continual_limited"], 2 * 3 * 10),
-        (["task=stationary"], 2 * 3 * 4),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (["task=random_labels", "num_tasks=5"], 2 * 3 * 5 * 4),  # 100 images: three whole batches and a rest
+    (["task=warm_start"], 2 * 3 * (2 + 4)),  # 50, then 100
+    (["task=continual_full", "batch_size=10"], 2 * 3 * 55),  # 10, 20, ... 100
+    (["task=continual_limited"], 2 * 3 * 10),
+    (["task=stationary"], 2 * 3 * 4),
+])  # fmt: skip
 def test_supervised_updates_are_those_of_every_task_epoch_and_run(arguments, expected):
     names = {a.partition("=")[0] for a in arguments}
     assert updates(Supervised, *(a for a in DIGITS if a.partition("=")[0] not in names), *arguments) == expected

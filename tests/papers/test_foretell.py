@@ -72,15 +72,12 @@ def test_what_is_written_gives_the_same_tables(study, tmp_path):
         assert foretell.run(study, 1000, None, within, where) == foretell.run(file, 1000, None, within, where)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["{0}", "--write", "{0}/0/config.yaml"], "config.yaml exists"),
-        (["{0}/0/metrics.csv"], "metrics.csv is no file that --write made"),
-        (["{0}", "--within", "agent.layer_norms"], "not in agent.layer_norms; did you mean 'agent.layer_norm'?"),
-        (["{0}", "--where", "agent.layer_norm=False"], "no run has agent.layer_norm=False; there are true, false"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["{0}", "--write", "{0}/0/config.yaml"], "config.yaml exists"),
+    (["{0}/0/metrics.csv"], "metrics.csv is no file that --write made"),
+    (["{0}", "--within", "agent.layer_norms"], "not in agent.layer_norms; did you mean 'agent.layer_norm'?"),
+    (["{0}", "--where", "agent.layer_norm=False"], "no run has agent.layer_norm=False; there are true, false"),
+])  # fmt: skip
 def test_a_wrong_option_ends_in_one_line_and_writes_nothing(arguments, says, study):
     before = sorted(study.rglob("*"))
     status, _, err = called(foretell.main, *(argument.format(study) for argument in arguments))

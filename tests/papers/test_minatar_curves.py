@@ -40,15 +40,12 @@ def test_the_command_writes_the_returns_and_the_figure_beside_the_published_ones
     assert (tmp_path / "returns.csv").read_text().startswith("env,seed,env_step,return\nminatar:breakout,0,200,14.5\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "said"),
-    [
-        ("env,step\nminatar:breakout,200\n", (), ["published.csv", "columns env, env_step, return, low, high"]),
-        ("env,env_step,return,low,high\n", ("--runs", "runs"), ["published.csv", "lines"]),
-        ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", (), ["no", "returns.csv", "--runs"]),
-        ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", ("--runs", "runz"), ["no folder", "runz"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "arguments", "said"), [
+    ("env,step\nminatar:breakout,200\n", (), ["published.csv", "columns env, env_step, return, low, high"]),
+    ("env,env_step,return,low,high\n", ("--runs", "runs"), ["published.csv", "lines"]),
+    ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", (), ["no", "returns.csv", "--runs"]),
+    ("env,env_step,return,low,high\nminatar:breakout,200,1,1,1\n", ("--runs", "runz"), ["no folder", "runz"]),
+])  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_is_written(text, arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     runs_of(tmp_path / "runs")

@@ -70,20 +70,17 @@ def test_a_dry_run_says_each_method_s_command_and_writes_nothing(tmp_path, capsy
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        (["spectral/figur-3"], ["'spectral/figure-3'"]),
-        (["srw/table-1"], ["'swr/table-1'"]),
-        ([EXPONENTS, "smal=true"], ["'smal'", "'small'"]),
-        ([EXPONENTS, "reg.coef=1"], ["spectral/figure-7", "reg.coef", "reg=none"]),
-        ([EXPONENTS, "small=yes"], ["small", "true or false", "'yes'"]),
-        ([EXPONENTS, "spectral/figure-8"], ["one figure at a time"]),
-        (["seeds=3"], ["seeds=3"]),
-        (["wrs/figure-7-counting"], ["paper=...", "UCF-QNRF", "small=true"]),
-        (["swr/figure-1", "launcher=joblib"], ["launcher=joblib"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "names"), [
+    (["spectral/figur-3"], ["'spectral/figure-3'"]),
+    (["srw/table-1"], ["'swr/table-1'"]),
+    ([EXPONENTS, "smal=true"], ["'smal'", "'small'"]),
+    ([EXPONENTS, "reg.coef=1"], ["spectral/figure-7", "reg.coef", "reg=none"]),
+    ([EXPONENTS, "small=yes"], ["small", "true or false", "'yes'"]),
+    ([EXPONENTS, "spectral/figure-8"], ["one figure at a time"]),
+    (["seeds=3"], ["seeds=3"]),
+    (["wrs/figure-7-counting"], ["paper=...", "UCF-QNRF", "small=true"]),
+    (["swr/figure-1", "launcher=joblib"], ["launcher=joblib"]),
+])  # fmt: skip
 def test_bad_input_is_refused_before_anything_is_written(arguments, names, tmp_path):
     refused(lambda: papers.command([*arguments, f"out={tmp_path}"]), *names)
     assert not [*tmp_path.iterdir()]

@@ -82,14 +82,11 @@ def test_hours_are_those_of_every_start_that_ended_and_of_its_cpu_or_they_are_no
         assert hours(run) == (2.5, pytest.approx(math.nan, nan_ok=True))
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        ["12:00:00+0000 started", "09:00:00+0000 finished"],  # the clock was set back
-        ["10:00:00+0000 started", "17:00:00+0000 sta", "18:00:00+0000 finished"],  # cut off, by a kill
-        ["10:00:00+0000 finished", "11:00:00+0000 stopped"],
-    ],
-)
+@pytest.mark.parametrize("lines", [
+    ["12:00:00+0000 started", "09:00:00+0000 finished"],  # the clock was set back
+    ["10:00:00+0000 started", "17:00:00+0000 sta", "18:00:00+0000 finished"],  # cut off, by a kill
+    ["10:00:00+0000 finished", "11:00:00+0000 stopped"],
+])  # fmt: skip
 def test_a_damaged_journal_makes_no_hours(lines, run):
     run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
     assert hours(run)[0] == 0

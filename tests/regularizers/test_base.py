@@ -223,17 +223,14 @@ OfAllRuns = type("OfAllRuns", (KeepNorm,), {"norm": staticmethod(torch.linalg.ve
 Returns = type("Returns", (Own,), {"project": lambda self, layer, net, due: layer.matrix(net) * 0.9})
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "names"),
-    [
-        (Own, {}, ["Own", "term, terms, project"]),
-        (Everywhere, {}, ["Everywhere", "_act_on"]),
-        (Strengthless, {}, ["Strengthless", "strength 0", "super().__init__(net, coef)", "0.001"]),
-        (Strengthless, {"coef": 0.5}, ["Strengthless", "0.5"]),
-        (OfAllRuns, {}, ["OfAllRuns", "weights of another", "matrix_norm"]),
-        (Coupled, {}, ["Coupled.term", "[3]", "[]"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "settings", "names"), [
+    (Own, {}, ["Own", "term, terms, project"]),
+    (Everywhere, {}, ["Everywhere", "_act_on"]),
+    (Strengthless, {}, ["Strengthless", "strength 0", "super().__init__(net, coef)", "0.001"]),
+    (Strengthless, {"coef": 0.5}, ["Strengthless", "0.5"]),
+    (OfAllRuns, {}, ["OfAllRuns", "weights of another", "matrix_norm"]),
+    (Coupled, {}, ["Coupled.term", "[3]", "[]"]),
+])  # fmt: skip
 def test_a_method_of_one_s_own_that_does_nothing_or_mixes_runs_is_refused(kind, settings, names, monkeypatch):
     monkeypatch.setitem(REGULARIZERS, "mine", kind)
     with nothing_drawn():

@@ -228,26 +228,23 @@ def test_a_bad_strength_is_an_error_that_names_the_argument_and_the_value(name, 
     assert str(bad) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "names"),
-    [
-        ("swr", {"coef": 1.5}, ["coef", "0 to 1", "1.5"]),
-        ("swr", {"coef_classifier": 2.0}, ["coef_classifier", "0 to 1", "null", "2.0"]),
-        ("swr", {"scope": "some"}, ["scope", "all", "preserving", "'some'"]),
-        ("swr", {"accumulate": "no"}, ["accumulate", "exact", "paper", "'no'"]),
-        ("swr", {"scope": "preserving", "accumulate": "paper"}, ["accumulate=exact"]),
-        ("wrs", {"every_updates": 0}, ["every_updates", "1", "0"]),
-        ("wrs", {"norm_decay": -1.0}, ["norm_decay", "0", "-1.0"]),
-        ("wrs", {"per": "row"}, ["per", "unit", "layer", "'row'"]),
-        ("wrs", {"per": "layer", "variant": "input_channel"}, ["per=layer"]),
-        ("weight_clipping", {"coef": 0.0}, ["coef", "above 0", "0.0"]),
-        ("orthogonal", {"scale": 0.0}, ["scale", "above 0", "0.0"]),
-        ("hare_tortoise", {"momentum": 1.5}, ["momentum", "0 to 1", "1.5"]),
-        ("self_normalized_resets", {"least": 20, "most": 10}, ["least", "most=10"]),
-        ("l2", {"of": "kernels_and_gains"}, ["of=kernels_and_gains"]),
-        ("l2", {"of": "weight"}, ["of", "kernels_and_gains", "'weight'"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "settings", "names"), [
+    ("swr", {"coef": 1.5}, ["coef", "0 to 1", "1.5"]),
+    ("swr", {"coef_classifier": 2.0}, ["coef_classifier", "0 to 1", "null", "2.0"]),
+    ("swr", {"scope": "some"}, ["scope", "all", "preserving", "'some'"]),
+    ("swr", {"accumulate": "no"}, ["accumulate", "exact", "paper", "'no'"]),
+    ("swr", {"scope": "preserving", "accumulate": "paper"}, ["accumulate=exact"]),
+    ("wrs", {"every_updates": 0}, ["every_updates", "1", "0"]),
+    ("wrs", {"norm_decay": -1.0}, ["norm_decay", "0", "-1.0"]),
+    ("wrs", {"per": "row"}, ["per", "unit", "layer", "'row'"]),
+    ("wrs", {"per": "layer", "variant": "input_channel"}, ["per=layer"]),
+    ("weight_clipping", {"coef": 0.0}, ["coef", "above 0", "0.0"]),
+    ("orthogonal", {"scale": 0.0}, ["scale", "above 0", "0.0"]),
+    ("hare_tortoise", {"momentum": 1.5}, ["momentum", "0 to 1", "1.5"]),
+    ("self_normalized_resets", {"least": 20, "most": 10}, ["least", "most=10"]),
+    ("l2", {"of": "kernels_and_gains"}, ["of=kernels_and_gains"]),
+    ("l2", {"of": "weight"}, ["of", "kernels_and_gains", "'weight'"]),
+])  # fmt: skip
 def test_settings_that_make_no_sense_are_refused(name, settings, names):
     refused(lambda: make_regularizer(name, plain_mlp(), **settings), *names, error=ValueError)
 

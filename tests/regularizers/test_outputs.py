@@ -215,14 +215,11 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword():
     assert make_regularizer("feature_rank", net, example=(X,)).penalty(net, X) > 0
 
 
-@pytest.mark.parametrize(
-    ("net", "example", "says"),
-    [
-        (nn.LSTM(5, 5), X, "feature_rank"),
-        (made_of(lambda net, x: net.first(x) @ net.out, first=nn.Linear(5, 4), out=bare(4, 2)), X, "'out'"),
-        (tied(), torch.arange(6), "FeatureRank"),
-    ],
-)
+@pytest.mark.parametrize(("net", "example", "says"), [
+    (nn.LSTM(5, 5), X, "feature_rank"),
+    (made_of(lambda net, x: net.first(x) @ net.out, first=nn.Linear(5, 4), out=bare(4, 2)), X, "'out'"),
+    (tied(), torch.arange(6), "FeatureRank"),
+])  # fmt: skip
 def test_feature_rank_refuses_a_head_that_is_no_linear_module_or_tied(net, example, says):
     refused(lambda: make_regularizer("feature_rank", net, example=(example,)), says, error=ValueError)
 

@@ -83,14 +83,11 @@ def patches():
     return made_of(forward, patches=nn.Conv2d(1, 3, 2, 2), inner=nn.Linear(3, 3), head=nn.Linear(3, 2))
 
 
-@pytest.mark.parametrize(
-    ("make", "classifier"),
-    [
-        (plain_mlp, ["4.weight"]),
-        (SmallCNN, ["classifier.0.weight", "classifier.2.weight"]),
-        (patches, ["head.weight"]),  # alone, where a sum of branches comes before it
-    ],
-)
+@pytest.mark.parametrize(("make", "classifier"), [
+    (plain_mlp, ["4.weight"]),
+    (SmallCNN, ["classifier.0.weight", "classifier.2.weight"]),
+    (patches, ["head.weight"]),  # alone, where a sum of branches comes before it
+])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:swr keeps")
 def test_coef_classifier_is_for_the_last_layer_or_for_all_linear_layers_behind_convolutions(make, classifier):
     net = make()
@@ -156,15 +153,12 @@ def tied(norm):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("net", "says"),
-    [
-        (skipping(), r"scope=preserving.*\bhead\b"),
-        (branched(), r"scope=preserving.*\bhead\b"),
-        (tied(nn.LayerNorm(4)), r"scope=preserving.*\bhead \(.*shares"),
-        (tied(nn.Identity()), r"scope=preserving.*\bhead \(.*shares"),
-    ],
-)
+@pytest.mark.parametrize(("net", "says"), [
+    (skipping(), r"scope=preserving.*\bhead\b"),
+    (branched(), r"scope=preserving.*\bhead\b"),
+    (tied(nn.LayerNorm(4)), r"scope=preserving.*\bhead \(.*shares"),
+    (tied(nn.Identity()), r"scope=preserving.*\bhead \(.*shares"),
+])  # fmt: skip
 def test_scope_preserving_refuses_a_network_whose_function_it_would_change(net, says):
     refused(lambda: SoftWeightRescaling(net, scope="preserving"), match=says, error=ValueError)
 

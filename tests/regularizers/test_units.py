@@ -131,18 +131,15 @@ RECURRENT = made_of(lambda net, x: net.gru(net.first(x).relu())[0], first=nn.Lin
 MAPS, OF_MAPS = torch.randn(2, 3, 8, 8), nn.LayerNorm([4, 8, 8])
 
 
-@pytest.mark.parametrize(
-    ("net", "x", "says"),
-    [
-        (made_of(lambda net, x: net.b(F.relu(net.a(x))), a=nn.Linear(5, 8), b=nn.Linear(8, 3)), X, "nn.ReLU()"),
-        (nn.Sequential(nn.Linear(4, 8), ATTENDING), torch.randn(3, 5, 4), "activation=nn.ReLU()"),
-        (nn.Sequential(nn.Linear(5, 3)), X, "ContinualBackprop"),
-        # The recurrent matrix reads other units; a row, not a column; a norm over more than the units.
-        (RECURRENT, torch.randn(4, 3, 5), "ContinualBackprop"),
-        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Linear(8, 5)), MAPS, "ContinualBackprop"),
-        (nn.Sequential(nn.Conv2d(3, 4, 1), OF_MAPS, nn.ReLU(), nn.Conv2d(4, 1, 1)), MAPS, "ContinualBackprop"),
-    ],
-)
+@pytest.mark.parametrize(("net", "x", "says"), [
+    (made_of(lambda net, x: net.b(F.relu(net.a(x))), a=nn.Linear(5, 8), b=nn.Linear(8, 3)), X, "nn.ReLU()"),
+    (nn.Sequential(nn.Linear(4, 8), ATTENDING), torch.randn(3, 5, 4), "activation=nn.ReLU()"),
+    (nn.Sequential(nn.Linear(5, 3)), X, "ContinualBackprop"),
+    # The recurrent matrix reads other units; a row, not a column; a norm over more than the units.
+    (RECURRENT, torch.randn(4, 3, 5), "ContinualBackprop"),
+    (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU(), nn.Linear(8, 5)), MAPS, "ContinualBackprop"),
+    (nn.Sequential(nn.Conv2d(3, 4, 1), OF_MAPS, nn.ReLU(), nn.Conv2d(4, 1, 1)), MAPS, "ContinualBackprop"),
+])  # fmt: skip
 def test_units_that_cannot_be_told_or_whose_readers_cannot_are_refused(net, x, says):
     refused(lambda: make_regularizer("continual_backprop", net, example=(x,)), says, error=ValueError)
 

@@ -28,14 +28,11 @@ def test_a_run_s_name_is_read_as_it_was_written(name):
     assert RunName.parse(str(name)) == name
 
 
-@pytest.mark.parametrize(
-    ("text", "settings", "seed"),
-    [
-        ("3", (), 3),
-        ("reg.widths=[1, 2] seed=12", (("reg.widths", "[1, 2]"),), 12),
-        ("reg.name=a reg.coef=1 reset.b=5 seed=0", (("reg.name", "a"), ("reg.coef", "1"), ("reset.b", "5")), 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "settings", "seed"), [
+    ("3", (), 3),
+    ("reg.widths=[1, 2] seed=12", (("reg.widths", "[1, 2]"),), 12),
+    ("reg.name=a reg.coef=1 reset.b=5 seed=0", (("reg.name", "a"), ("reg.coef", "1"), ("reset.b", "5")), 0),
+])  # fmt: skip
 def test_a_run_is_called_by_its_seed_and_by_what_sets_it_apart_before_it(text, settings, seed):
     name = RunName(settings, seed)
     assert RunName.parse(text) == name
@@ -46,14 +43,11 @@ def test_a_run_is_called_by_its_seed_and_by_what_sets_it_apart_before_it(text, s
         refused(lambda wrong=wrong: RunName.parse(wrong), "name=value")
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("critic/stable_rank/trunk.0", ("critic", "stable_rank", "trunk.0")),
-        ("net/rank/blocks/0", ("net", "rank", "blocks/0")),
-        ("q_mean", ("", "q_mean", "")),
-    ],
-)
+@pytest.mark.parametrize(("text", "parts"), [
+    ("critic/stable_rank/trunk.0", ("critic", "stable_rank", "trunk.0")),
+    ("net/rank/blocks/0", ("net", "rank", "blocks/0")),
+    ("q_mean", ("", "q_mean", "")),
+])  # fmt: skip
 def test_a_metric_s_name_says_of_what_it_is_and_of_which_layer(text, parts):
     assert MetricName.parse(text) == parts
     assert str(MetricName(*parts)) == text

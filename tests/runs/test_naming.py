@@ -18,22 +18,19 @@ def named(*arguments, kind=Train):
     return naming.name(schema.load(kind, arguments))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        ("", "none_seed0"),
-        ("reg=spectral+l2 reset=periodic seeds=3", "spectral+l2_periodic_seed0-2"),
-        ("reg=[none,swr] reset=[none,head]", "none-swr_none-head_seed0"),
-        ("agent.layer_norm=false reg=spectral", "spectral_agent.layer_norm=false_seed0"),
-        ("reg=swr reg.coef=0.1 device=cpu eval_every_env_steps=7", "swr_reg.coef=0.1_seed0"),
-        ("reg=swr reg.coef=1e-3", "swr_seed0"),  # as it is without
-        ("reg=swr reg.coef=0.1 agent.layer_norm=false", "swr_reg.coef=0.1_agent.layer_norm=false_seed0"),
-        ("total_env_steps=9 agent.layer_norm=false", "none_agent.layer_norm=false_total_env_steps=9_seed0"),
-        ("reg=l2 reg.coef=[1e-5,0.01]", "l2_reg.coef=1e-5,0.01_seed0"),
-        ("preset=demo replay_ratio=4", "demo_none_replay_ratio=4_seed0"),
-        ("total_env_steps=9 reg=l2 reg.coef=0.1", "l2_reg.coef=0.1_total_env_steps=9_seed0"),  # the method first
-    ],
-)
+@pytest.mark.parametrize(("arguments", "name"), [
+    ("", "none_seed0"),
+    ("reg=spectral+l2 reset=periodic seeds=3", "spectral+l2_periodic_seed0-2"),
+    ("reg=[none,swr] reset=[none,head]", "none-swr_none-head_seed0"),
+    ("agent.layer_norm=false reg=spectral", "spectral_agent.layer_norm=false_seed0"),
+    ("reg=swr reg.coef=0.1 device=cpu eval_every_env_steps=7", "swr_reg.coef=0.1_seed0"),
+    ("reg=swr reg.coef=1e-3", "swr_seed0"),  # as it is without
+    ("reg=swr reg.coef=0.1 agent.layer_norm=false", "swr_reg.coef=0.1_agent.layer_norm=false_seed0"),
+    ("total_env_steps=9 agent.layer_norm=false", "none_agent.layer_norm=false_total_env_steps=9_seed0"),
+    ("reg=l2 reg.coef=[1e-5,0.01]", "l2_reg.coef=1e-5,0.01_seed0"),
+    ("preset=demo replay_ratio=4", "demo_none_replay_ratio=4_seed0"),
+    ("total_env_steps=9 reg=l2 reg.coef=0.1", "l2_reg.coef=0.1_total_env_steps=9_seed0"),  # the method first
+])  # fmt: skip
 def test_a_name_has_the_choices_and_the_first_settings_that_are_unusual_and_digits_where_that_is_not_all(
     arguments, name
 ):

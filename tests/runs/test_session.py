@@ -41,15 +41,12 @@ def command_whose_loop(outcome):
     return Command(Train, lambda s, plan: Nothing(), loop, lambda s, built: (0, "no steps"), trained)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "status", "entry"),
-    [
-        (True, None, ("finished", "")),
-        (False, 143, ("stopped", "")),
-        (FaultyRun("not finite;\nno more"), 1, ("failed", "not finite; no more; there is no checkpoint")),
-        (ZeroDivisionError("a bug"), "a bug", ("failed", "ZeroDivisionError: a bug")),
-    ],
-)
+@pytest.mark.parametrize(("outcome", "status", "entry"), [
+    (True, None, ("finished", "")),
+    (False, 143, ("stopped", "")),
+    (FaultyRun("not finite;\nno more"), 1, ("failed", "not finite; no more; there is no checkpoint")),
+    (ZeroDivisionError("a bug"), "a bug", ("failed", "ZeroDivisionError: a bug")),
+])  # fmt: skip
 def test_how_a_run_ended_is_in_its_log_which_it_then_lets_go(outcome, status, entry, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["train", f"out={tmp_path / 'run'}"])
     ended = None

@@ -153,13 +153,10 @@ def test_an_example_that_does_not_fit_says_so():
         read(plain_mlp(), torch.randn(2, 4))
 
 
-@pytest.mark.parametrize(
-    ("name", "wrap"),
-    [
-        *((name, torch.optim.swa_utils.AveragedModel) for name in ("spectral", "ewc", "wrs", "continual_backprop")),
-        *(("churn", wrap) for wrap in (torch.compile, nn.DataParallel, FabricModule)),
-    ],
-)
+@pytest.mark.parametrize(("name", "wrap"), [
+    *((name, torch.optim.swa_utils.AveragedModel) for name in ("spectral", "ewc", "wrs", "continual_backprop")),
+    *(("churn", wrap) for wrap in (torch.compile, nn.DataParallel, FabricModule)),
+])  # fmt: skip
 def test_a_wrapper_changes_neither_the_numbers_nor_the_state_s_names(name, wrap):
     plain = plain_mlp()
     wrapped = wrap(copy.deepcopy(plain))
@@ -364,14 +361,11 @@ def stored(change):
     return net
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: nn.Sequential(nn.LazyLinear(3)), "shape"),
-        (lambda: stored(lambda weight: weight.to(torch.complex64)), "complex"),
-        (lambda: stored(torch.Tensor.to_sparse), "sparse"),
-    ],
-)
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: nn.Sequential(nn.LazyLinear(3)), "shape"),
+    (lambda: stored(lambda weight: weight.to(torch.complex64)), "complex"),
+    (lambda: stored(torch.Tensor.to_sparse), "sparse"),
+])  # fmt: skip
 def test_parameters_that_no_method_can_act_on_are_one_clear_line(make, said):
     refused(lambda: make_regularizer("l2", make()), "0.weight", said, error=ValueError)
 

@@ -58,18 +58,15 @@ def test_a_run_gets_its_arguments_folder_and_threads_is_resumed_if_it_has_begun_
     assert job.outcome == "succeeded"
 
 
-@pytest.mark.parametrize(
-    ("script", "outcome"),
-    [
-        ("echo rl_plasticity.train: the loss is not finite >&2; echo later >&2; exit 1",
-         "failed: rl_plasticity.train: the loss is not finite"),
-        (r"printf ' 3%%|#  |\r 9%%|## |\rValueError: bad\n'; exit 1", "failed: ValueError: bad"),
-        ("echo at work; kill -KILL $$", "failed: killed by SIGKILL (out of memory?); at work"),
-        ("echo at work; kill -TERM $$", "failed: killed by SIGTERM; at work"),
-        ("mkdir out; echo 'then finished' > out/log.txt; kill -TERM $$", "succeeded"),
-        ("echo continue with resume=x; exit 143", "stopped: continue with resume=x"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "outcome"), [
+    ("echo rl_plasticity.train: the loss is not finite >&2; echo later >&2; exit 1",
+     "failed: rl_plasticity.train: the loss is not finite"),
+    (r"printf ' 3%%|#  |\r 9%%|## |\rValueError: bad\n'; exit 1", "failed: ValueError: bad"),
+    ("echo at work; kill -KILL $$", "failed: killed by SIGKILL (out of memory?); at work"),
+    ("echo at work; kill -TERM $$", "failed: killed by SIGTERM; at work"),
+    ("mkdir out; echo 'then finished' > out/log.txt; kill -TERM $$", "succeeded"),
+    ("echo continue with resume=x; exit 143", "stopped: continue with resume=x"),
+])  # fmt: skip
 def test_the_outcome_says_in_a_line_what_became_of_the_run(script, outcome, a_job):
     job = a_job(script)
     assert job.outcome is None

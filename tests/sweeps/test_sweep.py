@@ -36,21 +36,18 @@ def test_each_run_has_the_name_and_the_settings_it_would_have_alone(tmp_path):
     assert first.folder.parent == tmp_path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (
-            "reg=none,spectral reg.spectral.coef=1e-3,1e-2",
-            [("none", {}), ("spectral", {"coef": 1e-3}), ("spectral", {"coef": 1e-2})],
-        ),
-        (
-            "reset.periodic.every_updates=2000 reset=none,periodic,head",
-            [("none", {}), ("periodic", {"every_updates": 2000}), ("head", {})],
-        ),
-        ("reg=l2,spectral+l2 reg.l2.coef=1e-3", [("l2", {"coef": 1e-3}), ("spectral+l2", {"l2.coef": 1e-3})]),
-        ("reg=swr,[none,swr] reg.swr.coef=0.25", [("swr", {"coef": 0.25}), (["none", "swr"], {"swr.coef": 0.25})]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "expected"), [
+    (
+        "reg=none,spectral reg.spectral.coef=1e-3,1e-2",
+        [("none", {}), ("spectral", {"coef": 1e-3}), ("spectral", {"coef": 1e-2})],
+    ),
+    (
+        "reset.periodic.every_updates=2000 reset=none,periodic,head",
+        [("none", {}), ("periodic", {"every_updates": 2000}), ("head", {})],
+    ),
+    ("reg=l2,spectral+l2 reg.l2.coef=1e-3", [("l2", {"coef": 1e-3}), ("spectral+l2", {"l2.coef": 1e-3})]),
+    ("reg=swr,[none,swr] reg.swr.coef=0.25", [("swr", {"coef": 0.25}), (["none", "swr"], {"swr.coef": 0.25})]),
+])  # fmt: skip
 def test_a_setting_that_names_a_choice_is_for_the_runs_that_make_it(arguments, expected):
     group = "reset" if "reset" in arguments else "reg"
     found = [getattr(run.settings, group) for run in runs(Train, arguments.split())]
@@ -59,22 +56,19 @@ def test_a_setting_that_names_a_choice_is_for_the_runs_that_make_it(arguments, e
         assert {name: settings.settings[name] for name in own} == own
 
 
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        ("reg=none,l2 reg.spectral.coef=1", ["reg.spectral.coef", "reg=none"]),
-        ("reg=none,spectral reg.spectral.coeff=1", ["'reg.coef'"]),
-        ("reg=spectral reg.spectral.coef=1 reg.coef=1", ["reg.coef is given twice"]),
-        ("device=cpu,auto", ["the same run twice"]),
-        ("seed=0,-1", ["seed", "from 0 up", "got -1"]),
-        ("seed=0 resume=x", ["resume="]),
-        ("seed=range(x)", ["range(FIRST,END)"]),
-        ("launcher=joblip", ["'joblip'", "'joblib'"]),
-        ("launcher=ray launcher.num_gpu=1", ["'launcher.num_gpus'"]),
-        ("launcher=joblib launcher.n_jobs=0 seed=0,1", ["n_jobs", "other than 0", "got 0"]),
-        ("launcher.n_jobs=2", ["'launcher.n_jobs'", "valid: none"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "names"), [
+    ("reg=none,l2 reg.spectral.coef=1", ["reg.spectral.coef", "reg=none"]),
+    ("reg=none,spectral reg.spectral.coeff=1", ["'reg.coef'"]),
+    ("reg=spectral reg.spectral.coef=1 reg.coef=1", ["reg.coef is given twice"]),
+    ("device=cpu,auto", ["the same run twice"]),
+    ("seed=0,-1", ["seed", "from 0 up", "got -1"]),
+    ("seed=0 resume=x", ["resume="]),
+    ("seed=range(x)", ["range(FIRST,END)"]),
+    ("launcher=joblip", ["'joblip'", "'joblib'"]),
+    ("launcher=ray launcher.num_gpu=1", ["'launcher.num_gpus'"]),
+    ("launcher=joblib launcher.n_jobs=0 seed=0,1", ["n_jobs", "other than 0", "got 0"]),
+    ("launcher.n_jobs=2", ["'launcher.n_jobs'", "valid: none"]),
+])  # fmt: skip
 def test_a_bad_setting_of_any_run_is_found_before_the_first_one_starts(arguments, names, tmp_path, monkeypatch):
     monkeypatch.setattr(job.Job, "__call__", lambda job: 1 / 0)
     refused(lambda: sweep(command, [f"out={tmp_path / 'out'}", *arguments.split()]), *names)

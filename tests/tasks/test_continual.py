@@ -227,16 +227,13 @@ def test_a_batch_holds_each_run_s_own_images_and_labels(data):
     assert torch.equal(y[1], data.validation_y[index[1]])
 
 
-@pytest.mark.parametrize(
-    ("name", "count", "named"),
-    [
-        ("stationary", 2, "num_tasks.*1.*stationary.*made.*2"),
-        ("warm_start", 3, "num_tasks.*1 to 2.*warm_start.*made.*3"),
-        ("class_incremental", 4, "num_tasks.*1 to 3"),
-        ("random_labels", 0, "num_tasks.*1"),
-        ("continual_full", 97, "num_tasks.*1 to 96"),
-    ],
-)
+@pytest.mark.parametrize(("name", "count", "named"), [
+    ("stationary", 2, "num_tasks.*1.*stationary.*made.*2"),
+    ("warm_start", 3, "num_tasks.*1 to 2.*warm_start.*made.*3"),
+    ("class_incremental", 4, "num_tasks.*1 to 3"),
+    ("random_labels", 0, "num_tasks.*1"),
+    ("continual_full", 97, "num_tasks.*1 to 96"),
+])  # fmt: skip
 def test_a_number_of_tasks_that_cannot_be_is_one_line(name, count, named, data):
     refused(lambda: TASKS[name](data, SEEDS, num_tasks=count), match=named, error=ValueError)
 

@@ -46,20 +46,17 @@ def test_what_somebody_adds_is_split_standardized_and_set_like_the_others(monkey
             load(name, **settings)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "named"),
-    [
-        (np.zeros((4, 8, 8), np.uint8), np.arange(4), r"8x8 \(channels, height, width\).*1x8x8"),
-        (np.zeros((4, 1, 8, 9), np.uint8), np.arange(4), "1x8x9.*1x8x8"),
-        (np.zeros((4, 1, 8, 8), np.uint8), np.arange(3), "4 images and 3 labels"),
-        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros((4, 1), int), "4 images and 4x1 labels"),
-        (np.zeros((4, 1, 8, 8), np.uint8), np.arange(1, 5), "labels from 1 to 4.*0 to 3"),
-        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4), "labels from 0.0 to 0.0.*integers"),
-        (np.full((4, 1, 8, 8), 200.0), np.arange(4), "torch.float64 from 200.0 to 200.0"),
-        (np.full((4, 1, 8, 8), np.nan), np.arange(4), "torch.float64 from nan to nan"),
-        (np.zeros((4, 1, 8, 8), int), np.arange(4), "torch.int64.*uint8, or float"),
-    ],
-)
+@pytest.mark.parametrize(("x", "y", "named"), [
+    (np.zeros((4, 8, 8), np.uint8), np.arange(4), r"8x8 \(channels, height, width\).*1x8x8"),
+    (np.zeros((4, 1, 8, 9), np.uint8), np.arange(4), "1x8x9.*1x8x8"),
+    (np.zeros((4, 1, 8, 8), np.uint8), np.arange(3), "4 images and 3 labels"),
+    (np.zeros((4, 1, 8, 8), np.uint8), np.zeros((4, 1), int), "4 images and 4x1 labels"),
+    (np.zeros((4, 1, 8, 8), np.uint8), np.arange(1, 5), "labels from 1 to 4.*0 to 3"),
+    (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4), "labels from 0.0 to 0.0.*integers"),
+    (np.full((4, 1, 8, 8), 200.0), np.arange(4), "torch.float64 from 200.0 to 200.0"),
+    (np.full((4, 1, 8, 8), np.nan), np.arange(4), "torch.float64 from nan to nan"),
+    (np.zeros((4, 1, 8, 8), int), np.arange(4), "torch.int64.*uint8, or float"),
+])  # fmt: skip
 def test_images_and_labels_of_what_somebody_adds_are_checked(x, y, named, monkeypatch):
     good = np.zeros((4, 1, 8, 8), np.uint8), np.arange(4)
     monkeypatch.setitem(DATA, "mine", lambda root=None: Source(good, (x, y), 4))
@@ -136,15 +133,12 @@ def test_float_images_are_taken_as_scaled_and_a_constant_channel_divides_by_one(
     assert torch.equal(made.to_float(x)[:, 1], torch.zeros(8, 3, 3))
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"train_size": 0}, r"train_size\b.*\b1437\b"),
-        ({"train_size": 1438}, r"train_size\b.*\b1437\b"),
-        ({"validation": 360}, r"validation\b.*\b360\b"),
-        ({"validation": -1}, "validation"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "says"), [
+    ({"train_size": 0}, r"train_size\b.*\b1437\b"),
+    ({"train_size": 1438}, r"train_size\b.*\b1437\b"),
+    ({"validation": 360}, r"validation\b.*\b360\b"),
+    ({"validation": -1}, "validation"),
+])  # fmt: skip
 def test_a_setting_out_of_range_is_one_line(settings, says):
     refused(lambda: load("digits", **settings), match=says, error=DataError)
     refused(lambda: load("digits", "/"), "'root'", "'digits'")
@@ -180,18 +174,15 @@ def test_a_folder_s_arrays_are_read_from_it_or_from_its_folder_of_the_data_set_s
 PICTURES = np.zeros((3, 1, 28, 28), "u1")
 
 
-@pytest.mark.parametrize(
-    ("arrays", "named"),
-    [
-        ({"images": np.zeros((3, 1, 27, 28), "u1"), "labels": np.zeros(3, int)}, "1x27x28.*1x28x28"),
-        ({"images": PICTURES[:0], "labels": np.zeros(0, int)}, "0 images and 0 labels"),
-        ({"images": PICTURES.astype(float), "labels": np.zeros(3, int)}, r"train.npz: images are float64.*uint8"),
-        ({"images": PICTURES, "labels": np.zeros(3)}, r"train.npz: .*labels float64"),
-        ({"images": PICTURES}, r"train.npz .*labels"),
-        ({"images": np.array([{}]), "labels": np.zeros(1, int)}, r"train.npz .*allow_pickle=False"),
-        ({"images": np.array(0, "u1"), "labels": np.array(0)}, "1x28x28"),
-    ],
-)
+@pytest.mark.parametrize(("arrays", "named"), [
+    ({"images": np.zeros((3, 1, 27, 28), "u1"), "labels": np.zeros(3, int)}, "1x27x28.*1x28x28"),
+    ({"images": PICTURES[:0], "labels": np.zeros(0, int)}, "0 images and 0 labels"),
+    ({"images": PICTURES.astype(float), "labels": np.zeros(3, int)}, r"train.npz: images are float64.*uint8"),
+    ({"images": PICTURES, "labels": np.zeros(3)}, r"train.npz: .*labels float64"),
+    ({"images": PICTURES}, r"train.npz .*labels"),
+    ({"images": np.array([{}]), "labels": np.zeros(1, int)}, r"train.npz .*allow_pickle=False"),
+    ({"images": np.array(0, "u1"), "labels": np.array(0)}, "1x28x28"),
+])  # fmt: skip
 def test_arrays_that_are_not_the_data_set_s_are_one_line_and_no_pickle_is_read(mnist, arrays, named):
     root, _ = mnist
     np.savez(root / "train.npz", **arrays)

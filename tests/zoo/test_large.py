@@ -26,17 +26,14 @@ VGG_CHANNELS = 2 * 64 + 2 * 128 + 3 * 256 + 6 * 512
 VGG_CLASSIFIER = (4096 * 4096 + 4096) + (4096 * 10 + 10)
 
 
-@pytest.mark.parametrize(
-    ("name", "side", "settings", "expected"),
-    [
-        ("vgg16_bn", 224, {}, 134_309_962),
-        ("vgg16", 64, {}, VGG_KERNELS + VGG_CHANNELS + 4 * 512 * 4096 + 4096 + VGG_CLASSIFIER),
-        ("vgg16_bn", 32, {"hidden_layers": 0}, VGG_KERNELS + 3 * VGG_CHANNELS + 512 * 10 + 10),  # the WRS paper's
-        ("resnet18", 32, {"small_images": False}, 11_181_642),
-        ("resnet18", 32, {}, 11_173_962),
-        ("vit_tiny", 32, {"patch": 4}, 5_362_762),
-    ],
-)
+@pytest.mark.parametrize(("name", "side", "settings", "expected"), [
+    ("vgg16_bn", 224, {}, 134_309_962),
+    ("vgg16", 64, {}, VGG_KERNELS + VGG_CHANNELS + 4 * 512 * 4096 + 4096 + VGG_CLASSIFIER),
+    ("vgg16_bn", 32, {"hidden_layers": 0}, VGG_KERNELS + 3 * VGG_CHANNELS + 512 * 10 + 10),  # the WRS paper's
+    ("resnet18", 32, {"small_images": False}, 11_181_642),
+    ("resnet18", 32, {}, 11_173_962),
+    ("vit_tiny", 32, {"patch": 4}, 5_362_762),
+])  # fmt: skip
 def test_networks_have_the_published_number_of_parameters(name, side, settings, expected):
     assert count(on_meta(name, side, **settings)) == expected
 

@@ -235,23 +235,20 @@ def test_log_std_is_squashed_by_default_with_the_networks_of_papers_that_squash_
     assert LaterSAC(4, 2, [0], network="simba", log_std="clamp", **RESIDUAL).actor.net.bound == "clamp"
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"num_critics": 2, "target_critics": 3}, "target_critics=3.*num_critics=2"),
-        ({"least_return": 5.0}, "least_return=5.*greatest_return=5"),
-        ({"normalize_reward": True, "greatest_return": -1.0}, "greatest_return.*-1"),
-        ({"lr_end": 1e-5}, "lr_end.*lr_decay_updates"),
-        ({"lr_end": 0.0, "lr": 0.0, "lr_decay_updates": 5}, "lr_end.*lr"),
-        ({"lr_end": 1e-2, "lr_decay_updates": 5}, r"lr_end=0\.01.*lr=0\.0003"),
-        ({"critic": "mce"}, "critic.*mse.*'mce'"),
-        ({"network": "dropout_mlp", "dropout": 1.0}, r"dropout.*below 1.*1\.0"),
-        ({"network": "simba", "hidden": [8]}, "'hidden'.*'simba'"),
-        ({"network": "hypersphere", "activation": "gelu"}, "'activation'.*'hypersphere'"),
-        ({"network": "simba", "actor_width": 0}, "actor_width.*1.*0"),
-        ({"network": "simbav2"}, "'simbav2'.*'simba'"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "named"), [
+    ({"num_critics": 2, "target_critics": 3}, "target_critics=3.*num_critics=2"),
+    ({"least_return": 5.0}, "least_return=5.*greatest_return=5"),
+    ({"normalize_reward": True, "greatest_return": -1.0}, "greatest_return.*-1"),
+    ({"lr_end": 1e-5}, "lr_end.*lr_decay_updates"),
+    ({"lr_end": 0.0, "lr": 0.0, "lr_decay_updates": 5}, "lr_end.*lr"),
+    ({"lr_end": 1e-2, "lr_decay_updates": 5}, r"lr_end=0\.01.*lr=0\.0003"),
+    ({"critic": "mce"}, "critic.*mse.*'mce'"),
+    ({"network": "dropout_mlp", "dropout": 1.0}, r"dropout.*below 1.*1\.0"),
+    ({"network": "simba", "hidden": [8]}, "'hidden'.*'simba'"),
+    ({"network": "hypersphere", "activation": "gelu"}, "'activation'.*'hypersphere'"),
+    ({"network": "simba", "actor_width": 0}, "actor_width.*1.*0"),
+    ({"network": "simbav2"}, "'simbav2'.*'simba'"),
+])  # fmt: skip
 def test_settings_that_do_not_fit_are_refused_in_one_line(settings, named):
     refused(lambda: LaterSAC(4, 2, [0], **settings), match=named, error=ValueError)
 
@@ -285,13 +282,10 @@ def test_the_temperature_falls_by_the_learning_rate_with_a_loss_in_log_alpha_and
 RESIDUAL = {"actor_width": 8, "critic_width": 12, "critic_blocks": 2}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"network": "dropout_mlp", "hidden": (8, 8), "dropout": 0.5},
-        *({"network": name} for name in ("simba", "hypersphere", "bro", "xqc", "flash_sac")),
-    ],
-)
+@pytest.mark.parametrize("settings", [
+    {"network": "dropout_mlp", "hidden": (8, 8), "dropout": 0.5},
+    *({"network": name} for name in ("simba", "hypersphere", "bro", "xqc", "flash_sac")),
+])  # fmt: skip
 def test_the_agent_learns_with_every_network_and_each_run_as_alone_with_critics_that_differ(settings):
     settings = settings if "hidden" in settings else settings | RESIDUAL
     # In float64: before BatchNorm a shift has no gradient but rounding, which Adam would make steps of.

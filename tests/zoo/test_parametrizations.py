@@ -86,16 +86,13 @@ def test_a_weight_computed_from_two_tensors_is_one_layer_and_neither_is_a_bare_p
     torch.testing.assert_close(layers(net)[0].matrix(net), net[0].weight)
 
 
-@pytest.mark.parametrize(
-    "parametrize",
-    [
-        weight_norm,
-        spectral_norm,
-        orthogonal,
-        lambda layer: standardize_weights_(layer, [""]),
-        lambda layer: bound_weight_norms_(layer, [""]),
-    ],
-)
+@pytest.mark.parametrize("parametrize", [
+    weight_norm,
+    spectral_norm,
+    orthogonal,
+    lambda layer: standardize_weights_(layer, [""]),
+    lambda layer: bound_weight_norms_(layer, [""]),
+])  # fmt: skip
 def test_the_spectral_penalty_is_of_the_weight_that_is_computed_and_trains_what_it_is_computed_from(parametrize):
     net = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4))
     set_apart_(net[0].weight, net[2].weight)

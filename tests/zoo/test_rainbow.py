@@ -74,14 +74,11 @@ def test_each_run_learns_among_others_as_alone_and_traced_as_eager(traced):
         torch.testing.assert_close(p, r, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"least_return": 1.0, "greatest_return": 1.0}, "least_return=1"),
-        ({"atoms": 0}, "atoms.*from 1.*0"),
-        ({"loss": "hubre"}, "huber"),  # of DQN
-        ({"hiden": (8,)}, "hidden"),  # of the network
-    ],
-)
+@pytest.mark.parametrize(("settings", "named"), [
+    ({"least_return": 1.0, "greatest_return": 1.0}, "least_return=1"),
+    ({"atoms": 0}, "atoms.*from 1.*0"),
+    ({"loss": "hubre"}, "huber"),  # of DQN
+    ({"hiden": (8,)}, "hidden"),  # of the network
+])  # fmt: skip
 def test_what_it_does_not_take_is_refused(settings, named):
     refused(lambda: Rainbow((4,), 3, [0], **settings), match=named)

@@ -73,22 +73,19 @@ def test_the_agent_of_a_paper_is_its_preset_and_settings_beside_it_override_it(p
     assert paper in agents_of_papers()
 
 
-@pytest.mark.parametrize(
-    ("kind", "arguments", "named"),
-    [
-        (Train, ["agent=xcq"], ["'xcq'", "'xqc'"]),
-        (Train, ["preset=simba_v3"], ["'simba_v3'", "'simba_v2'"]),
-        (Train, ["agent.bins=51"], ["agent.bins", "agent=later_sac"]),
-        (Train, ["agent=dqn", "agent.atoms=51"], ["agent.atoms", "agent=rainbow"]),
-        (Train, ["agent.dropout=0.1"], ["agent.dropout", "agent.network=dropout_mlp"]),
-        (Train, ["agent=later_sac", "agent.network=smba"], ["agent.network", "'smba'", "'simba'"]),
-        (Train, ["agent.activation=rationl"], ["agent.activation", "'rationl'", "'rational'"]),
-        (Supervised, ["net=resnet81"], ["'resnet81'", "'resnet18'"]),
-        (Supervised, ["optimizer=moun"], ["'moun'", "'muon'"]),
-        (Supervised, ["optimizer=muon", "optimizer.scale=adm"], ["optimizer.scale", "'adm'", "'adam'"]),
-        (Supervised, ["net.parametrization=weight_norm"], ["net.parametrization", "bounded_weight_norm"]),
-    ],
-)
+@pytest.mark.parametrize(("kind", "arguments", "named"), [
+    (Train, ["agent=xcq"], ["'xcq'", "'xqc'"]),
+    (Train, ["preset=simba_v3"], ["'simba_v3'", "'simba_v2'"]),
+    (Train, ["agent.bins=51"], ["agent.bins", "agent=later_sac"]),
+    (Train, ["agent=dqn", "agent.atoms=51"], ["agent.atoms", "agent=rainbow"]),
+    (Train, ["agent.dropout=0.1"], ["agent.dropout", "agent.network=dropout_mlp"]),
+    (Train, ["agent=later_sac", "agent.network=smba"], ["agent.network", "'smba'", "'simba'"]),
+    (Train, ["agent.activation=rationl"], ["agent.activation", "'rationl'", "'rational'"]),
+    (Supervised, ["net=resnet81"], ["'resnet81'", "'resnet18'"]),
+    (Supervised, ["optimizer=moun"], ["'moun'", "'muon'"]),
+    (Supervised, ["optimizer=muon", "optimizer.scale=adm"], ["optimizer.scale", "'adm'", "'adam'"]),
+    (Supervised, ["net.parametrization=weight_norm"], ["net.parametrization", "bounded_weight_norm"]),
+])  # fmt: skip
 def test_bad_input_names_the_nearest_name_of_the_zoo(kind, arguments, named):
     refused(lambda: schema.load(kind, arguments), *named)
 
