@@ -9,7 +9,6 @@ import torch
 from conftest import refused
 
 from rl_plasticity import attach, make_intervention
-from rl_plasticity.regularizers import make_regularizer
 
 pytest.importorskip("torchrl")
 pytestmark = [
@@ -67,39 +66,24 @@ def plainly(loss, optimizer, steps=20):
 
 
 def separate(loss, params, i, name, state):
-    """Network number `i` as a module of its own, with a regularizer of its own that starts from the same vectors."""
+    """Network number `i` as a module of its own, its optimizer, and attached what starts from the same vectors."""
     net = copy.deepcopy(loss.qvalue_network).requires_grad_(True)
-    copy_into(net, params, i)
-    regularizer = make_regularizer(name, net, example=(OBS, ACT), **SETTINGS[name])
-    own = regularizer.state_dict()
-    regularizer.load_state_dict({key: state[key][i] if state[key].ndim > own[key].ndim else own[key] for key in own})
-    return net, regularizer
+    net.load_state_dict({name: p[i] for name, p in params.items()})
+    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    handle = attach(name, optimizer, net, example=(OBS, ACT), **SETTINGS[name])
+    own = handle.state_dict()
+    handle.load_state_dict({key: state[key][i] if state[key].ndim > own[key].ndim else own[key] for key in own})
+    return net, optimizer
 
 
-@torch.no_grad()
-def copy_into(net, params, i):
-    for name, p in net.named_parameters():
-        p.copy_(params[name][i])
-
-
-def by_hand(loss, params, optimizer, parts, steps=20):
-    """The loop with a penalty for each network in turn, and each projected in turn."""
+def apart(loss, params, optimizer, parts, steps=20):
+    """The loop in which each network makes its own step."""
     for batch in batches(steps):
         backward(loss, batch, optimizer)
-        for i, (net, regularizer) in enumerate(parts):
-            copy_into(net, params, i)
-            net.zero_grad()
-            penalty = regularizer.penalty(net)
-            if penalty.requires_grad:
-                penalty.backward()
+        for i, (net, its) in enumerate(parts):
             for name, p in net.named_parameters():
-                if p.grad is not None:
-                    params[name].grad[i] += p.grad
-            regularizer.observe_(net, {name: params[name].grad[i] for name, _ in net.named_parameters()})
-        optimizer.step()
-        for i, (net, regularizer) in enumerate(parts):
-            copy_into(net, params, i)
-            regularizer.project_(net, 1e-2)
+                p.grad = params[name].grad[i].clone()
+            its.step()
             for name, p in net.named_parameters():
                 params[name].data[i] = p.detach()
 
@@ -109,12 +93,12 @@ def furthest(params, others):
 
 
 @pytest.mark.parametrize(("name", "num"), [*((name, 2) for name in SETTINGS), ("spectral", 1)])
-def test_20_steps_equal_a_penalty_and_a_projection_by_hand_for_each_q_network(name, num):
+def test_20_steps_equal_those_of_each_q_network_with_the_regularizer_attached_to_it_alone(name, num):
     (loss, params, optimizer), (other, its, hand), (plain, never, third) = make(num), make(num), make(num)
     handle = attach_to_loss(name, optimizer, loss, "qvalue_network", example=(OBS, ACT), **SETTINGS[name])
     parts = [separate(other, its, i, name, handle.state_dict()) for i in range(num)]
     plainly(loss, optimizer)
-    by_hand(other, its, hand, parts)
+    apart(other, its, hand, parts)
     plainly(plain, third)
     assert handle.penalty.shape == (num,)
     assert furthest(params, its) < 1e-6
