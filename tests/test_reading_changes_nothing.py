@@ -1,5 +1,6 @@
 """Reading a network changes nothing of it, and a second call draws no random number of the loop's."""
 
+import collections
 import copy
 import random
 from contextlib import suppress
@@ -7,34 +8,66 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
+from foreign.expected import made_of
 from torch import nn
 from torch.nn.utils import spectral_norm as hooked_spectral_norm
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
 
-from rl_plasticity import attach, diagnose, make_regularizer, measure
+from rl_plasticity import attach, diagnose, make_intervention, make_regularizer, measure
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.regularizers import REGULARIZERS
-from rl_plasticity.structure import hidden_units, read
+from rl_plasticity.structure import HiddenLayer, hidden_units, read, recyclable
 
 X = torch.randn(16, 5, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(16) % 3
 
 
-class Counting(nn.Module):
-    """Draws noise and dropout in its forward, counts its calls, and keeps the last output."""
+class Stateful(nn.Module):
+    """Draws in its forward, and notes its calls in every way there is."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.one, self.two, self.relu = nn.Linear(5, 8), nn.Linear(8, 3), nn.ReLU()
-        self.register_buffer("calls", torch.zeros(()))
-        self.last = torch.zeros(())
+        self.one, self.relu, self.two = nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)
+        self.norm = nn.BatchNorm1d(8).eval()
+        self.calls, self.mean, self.last = 0, torch.zeros(5), None
+        self.history, self.by_name, self.recent = [], {"calls": [0], "sum": torch.zeros(3)}, collections.deque(maxlen=3)
+        self.array, self.kinds, self.losses = np.zeros(2), set(), [None]
+        self.generator, self.numpy, self.python = torch.Generator(), np.random.default_rng(0), random.Random(0)
+        self.register_buffer("replaced", torch.zeros(5))
+        self.register_buffer("counted", torch.zeros(()))
+
+    @property
+    def kept(self):
+        return self.mean, self.by_name["sum"], self.replaced, self.history, self.losses[0]
 
     def forward(self, x):
         self.calls += 1
-        h = nn.functional.dropout(self.relu(self.one(x)), 0.5, training=self.training)
-        self.last = self.two(h + 0.01 * torch.randn(8)).detach()
-        return self.two(h * (1 + 0.01 * torch.rand(8)))
+        self.mean.lerp_(x.detach().mean(0), 0.1)
+        self.replaced = self.replaced + x.detach().mean(0)
+        self.counted.add_(1)
+        self.last = self.late = x.detach()
+        self.history.append(x.detach().mean())
+        self.losses[0] = self.one.weight.sum()  # with its graph
+        self.by_name["calls"][0] += 1
+        self.by_name["sum"].data += 1
+        self.by_name["new"] = self.calls
+        self.recent.append(self.calls)
+        self.array += 1
+        self.kinds.add(self.calls)
+        own = torch.rand(3, generator=self.generator) + float(self.numpy.random()) + self.python.random()
+        drawn = own + torch.rand(3) + random.random() + np.random.rand()  # noqa: NPY002
+        return self.two(self.relu(self.norm(self.one(x - self.mean - self.replaced / self.calls)))) + drawn
+
+
+def state(net):
+    return repr(
+        [
+            (name, value.get_state().tolist() if isinstance(value, torch.Generator) else value)
+            for name, value in sorted(net.__dict__.items())
+            if name == "_buffers" or name not in {"numpy", "python", "generator", *nn.Module().__dict__}
+        ]
+    ) + repr((net.numpy.bit_generator.state, net.python.getstate(), net.generator.get_state().tolist()))
 
 
 class DropConnect(nn.Module):
@@ -72,16 +105,23 @@ NETS = {
     "orthogonal": of(second=orthogonal),
     "drop connect": of(second=drop_connected),
     "randomized leaky": of(nn.RReLU),
-    "own": Counting,
+    "own": Stateful,
 }
 
 
 def state_of(net):
-    """Everything that a call could change: parameters, buffers, tensors kept in modules, modes, random states."""
-    tensors = {name: t.clone() for name, t in [*net.named_parameters(), *net.named_buffers()]}
-    kept = {(n, k): v for n, m in net.named_modules() for k, v in vars(m).items() if isinstance(v, torch.Tensor)}
-    tensors |= {str(key): value.detach().clone() for key, value in kept.items()}
-    return tensors, [m.training for m in net.modules()], randomness()
+    """Everything that a call could change: tensors by name, and whatever else."""
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    tensors |= {
+        f"{n}.{k}": v for n, m in net.named_modules() for k, v in vars(m).items() if isinstance(v, torch.Tensor)
+    }
+    gradients = {f"{name}.grad": p.grad for name, p in net.named_parameters()}
+    return {name: t.detach().clone() for name, t in (tensors | gradients).items() if t is not None}, {
+        "modes": [m.training for m in net.modules()],
+        "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in net.modules()],
+        "random states": randomness(),
+        "attributes": isinstance(net, Stateful) and (state(net), *map(id, net.kept)),
+    }
 
 
 def randomness():
@@ -89,10 +129,9 @@ def randomness():
 
 
 def changed(net, before):
-    tensors, modes, drawn = before
-    now, modes_now, drawn_now = state_of(net)
+    (tensors, others), (now, others_now) = before, state_of(net)
     names = [name for name in now if name not in tensors or not torch.equal(now[name], tensors[name])]
-    return names + ["modes"] * (modes != modes_now) + ["random states"] * (drawn != drawn_now)
+    return names + [what for what in others if others[what] != others_now[what]]
 
 
 def reading(net):
@@ -101,13 +140,19 @@ def reading(net):
     yield "hidden units", lambda: hidden_units(net, X)
     yield "measure", lambda: measure(net, X)
     yield "measure gradients", lambda: measure(net, X, nn.functional.cross_entropy, Y)
-    for name in REGULARIZERS if isinstance(net, Counting) else LOOKING:
+    if isinstance(net, Stateful):
+        of_one = [layer for layer in read(net).layers if layer.name == "one"]
+        yield "check of units", lambda: recyclable(net, [HiddenLayer(*of_one, (), "relu", 0, (), 8)], X)
+        redo, new = make_intervention("redo", threshold=0.0), Stateful()
+        yield "redo", lambda: redo.apply_(net, (), example=X, make=lambda: new)
+    for name in REGULARIZERS if isinstance(net, Stateful) else LOOKING:
         made = []
         settings = {"coef": 1.0} if name == "churn" else {}
 
         def make(name=name, made=made, settings=settings):
-            made.append(make_regularizer(name, net, **settings))
-            made.append(make_regularizer(name, net, example=X, **settings))
+            for given in ({}, {"example": X}):
+                with suppress(SettingsError, ValueError):
+                    made.append(make_regularizer(name, net, **given, **settings))
 
         yield f"making {name}", make
         for _ in range(2):
@@ -118,11 +163,15 @@ def reading(net):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("kind", "training"), [*((kind, True) for kind in NETS), ("batch norm", False), ("spectral norm", False)]
+    ("kind", "training", "calls"),
+    [*((kind, True, 1) for kind in NETS), ("batch norm", False, 1), ("spectral norm", False, 1), ("own", True, 0)],
 )
-def test_reading_changes_nothing(kind, training):
+def test_reading_changes_nothing(kind, training, calls):
     net = NETS[kind]().train(training)
-    net(X)
+    for _ in range(calls):
+        net(X)
+    for p in net.parameters():
+        p.grad = torch.ones_like(p)
     for what, act in reading(net):
         before = state_of(net)
         with suppress(SettingsError, ValueError, RuntimeError):  # what is refused changes nothing either
@@ -144,7 +193,7 @@ def trained(net, beside=lambda: None, method=None, lr=1e-2, **settings):
     """The network after some steps, and the random state then."""
     optimizer = torch.optim.SGD(net.parameters(), lr=lr)
     handle = attach(method, optimizer, net, **settings) if method else None
-    torch.manual_seed(5)
+    torch.manual_seed(5), random.seed(5), np.random.seed(5)  # noqa: NPY002
     for _ in range(3):
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(X), Y).backward()
@@ -209,3 +258,54 @@ def test_a_network_with_computed_weights_traces(kind, method):
     compiled = torch.compile(lambda x: regularizer.penalty(net, x), fullgraph=True, backend="eager")
     for _ in range(3):
         torch.testing.assert_close(compiled(X), other.penalty(net, X))
+
+
+@pytest.mark.parametrize("name", ["churn", "continual_backprop", "self_normalized_resets"])
+def test_in_training_such_state_moves_once_a_step_and_not_by_the_regularizer(name):
+    net, alone = Stateful(), Stateful()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    attach(name, optimizer, net, example=(X,), **{"coef": 0.1} if name == "churn" else {})
+    assert state(net) == state(alone)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(X).square().mean().backward()
+        alone(X)
+        optimizer.step()
+        assert state(net) == state(alone)
+    assert net.calls == 3
+
+
+CAPTURED = []
+
+
+def capturing():
+    """Installs at its first call the hooks by which it sees its own features, as transformers' backbones do."""
+
+    def forward(net, x):
+        if not net.installed:
+            net.body.register_forward_hook(lambda body, args, features: CAPTURED.append(features))
+            net.installed = True
+        CAPTURED.clear()
+        net.body(x)
+        return net.head(*CAPTURED)
+
+    return made_of(forward, body=nn.Sequential(nn.Linear(5, 8), nn.ReLU()), head=nn.Linear(8, 3), installed=False)
+
+
+@pytest.mark.parametrize("called", [0, 2])
+@pytest.mark.parametrize("look", ["measure", "read with an example", "churn", "feature_rank"])
+def test_hooks_that_a_network_installs_at_its_first_call_are_there_as_often_as_it_notes(look, called):
+    torch.manual_seed(0)
+    net = capturing()
+    for _ in range(called):
+        net(X)
+    if look in (looks := dict(reading(net))):
+        looks[look]()
+    else:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        attach(look, optimizer, net, example=(X,), coef=0.1)
+        for _ in range(2):
+            net(X).sum().backward()
+            optimizer.step()
+    assert net.installed == (len(net.body._forward_hooks) == 1)
+    assert net(X).shape == (16, 3)
