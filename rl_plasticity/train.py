@@ -31,6 +31,7 @@ from rl_plasticity.training.acting import (
     Evaluations,
     choose_act,
     count_step,
+    is_evaluated,
     is_random,
     like_transitions,
     observe_reward,
@@ -162,6 +163,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
             probing.measure()
             evaluations.begin()
             session.save()  # a run killed at any moment can be resumed
+        elif is_evaluated(s, at.step) and at.evaluated_at < at.step:  # 0.2 saved before it ended an evaluation
+            evaluations.after_step()
         while session.goes_on():
             if updates.are_to_prime:  # some at a time, without an env step, until all are made
                 updates.prime()

@@ -1,5 +1,6 @@
 """Updates on a GPU: compiled and captured, captured, or plain, the first of these that gives the plain numbers."""
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -68,8 +69,9 @@ class Fastest:
         """
         module: nn.Module = self.update.__self__  # type: ignore[attr-defined]
         tensors = {id(x): x.detach() for x in (*module.parameters(), *module.buffers())}.values()
-        start, saved = [x.clone() for x in tensors], module.state_dict()
-        extra = {name: value for name, value in saved.items() if not isinstance(value, Tensor)}
+        start = [x.clone() for x in tensors]
+        own = {name for named in (module.named_parameters, module.named_buffers) for name, _ in named("", True, False)}
+        extra = copy.deepcopy({name: value for name, value in module.state_dict().items() if name not in own})
 
         def tried(way: Callable[..., Any], before: int) -> dict[str, Tensor]:
             """The last metrics of `TRIED` calls in a row, from the state as it is, after other calls from there."""
@@ -79,7 +81,7 @@ class Fastest:
                     with random_states_kept(tensors):
                         for _ in range(calls):
                             metrics = way(*arguments)
-                return {name: value.clone() for name, value in metrics.items()}
+                return {name: torch.as_tensor(value).clone() for name, value in metrics.items()}
             finally:
                 back()
 

@@ -212,11 +212,11 @@ class Intervention:
         for part in target.parts.values():
             change = self.change(part, runs)
             changes.append((part, change if change.runs is not None else change._replace(runs=runs)))
-        written = []
+        written, seen = [], set[int]()
         for part, change in changes:
             chosen = ... if change.runs is None else change.runs
             followers = part.followers if self.targets == "alike" else ()
-            written += [(tensor, chosen, new) for tensor, new in _written(part, change, followers)]
+            written += [(tensor, chosen, new) for tensor, new in _written(part, change, followers, seen)]
         for part, change in changes:
             if change.reference is not None:
                 part.learner.restart_regularizer_(change.reference, change.runs, {*change.new})
@@ -232,11 +232,19 @@ class Intervention:
         return {part.name: change.units for part, change in changes if change.units is not None}
 
 
-def _written(part: Part, change: Change, followers: Sequence[nn.Module]) -> Iterator[tuple[Tensor, New]]:
-    """The tensors that a change of a network and its followers writes to, and what each becomes."""
+def _written(
+    part: Part, change: Change, followers: Sequence[nn.Module], seen: set[int]
+) -> Iterator[tuple[Tensor, New]]:
+    """The tensors that a change of a network and its followers writes to, and what each becomes.
+
+    A weight that several of them share changes once: `seen` has the ids of those that do.
+    """
     for name, new in change.new.items():
         for net in (part.learner.net, *followers):
-            yield lookup(net, name), new
+            weight = lookup(net, name)
+            if id(weight) not in seen:
+                seen.add(id(weight))
+                yield weight, new
         for copied in part.learner.copies(name) if isinstance(part.learner, PlainNet) else ():
             fresh = new.to(copied) if isinstance(new, Tensor) else new(copied)
             # Where the weight changes, or starts afresh with the value that it has.

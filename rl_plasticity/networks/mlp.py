@@ -96,7 +96,7 @@ class StackedLinear(nn.Linear):
         if self.operands is not None:
             product = torch.bmm(input.to(self.operands), self.weight.to(self.operands).mT)  # autograd rounds likewise
             product = product.to(input.dtype)
-        elif self.onednn and (torch.compiler.is_compiling() or not _is_transformed()):
+        elif self.onednn and _is_plain(input):
             product = torch.ops.rl_plasticity.product(input, self.weight)
         elif self.bias is None:
             return torch.bmm(input, self.weight.mT)
@@ -105,9 +105,11 @@ class StackedLinear(nn.Linear):
         return product if self.bias is None else product + self.bias.unsqueeze(1)
 
 
-def _is_transformed() -> bool:
-    """Whether this is inside torch.func.grad, vmap or the like, which know torch's own products alone."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _is_plain(input: Tensor) -> bool:
+    """Whether oneDNN can multiply this: float32, outside of autocast and of torch.func.grad, vmap and the like."""
+    if input.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+        return False
+    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None
 
 
 class StackedLayerNorm(nn.LayerNorm):

@@ -13,6 +13,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from rl_plasticity.compiling import precision
+from rl_plasticity.compiling.precision import NEVER
 from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import LONGEST, Group, called, period
 from rl_plasticity.configs.written import Asked
@@ -219,6 +220,8 @@ class Command(Generic[S, B]):
         for name, group in before.groups.items():
             own = {k: given.get(f"{name}.{k}", v) for k, v in group.settings.items()}
             changed[name] = replace(group, settings=own)
+        # What began without this setting goes on with the products that it began with.
+        changed.setdefault("onednn_from", before.onednn_from or NEVER)
         return replace(before, **changed), before
 
     def _with_periods(self, settings: S, built: B) -> S:

@@ -12,6 +12,7 @@ from rl_plasticity.compiling.compiled import Captured
 from rl_plasticity.compiling.fastest import Fastest
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.regularizers import Chain, make_regularizer
+from rl_plasticity.seeding import RunStreams
 
 
 class Tape(TorchDispatchMode):
@@ -162,6 +163,24 @@ def test_the_first_way_that_gives_the_plain_updates_is_taken_and_nothing_of_the_
     assert line.startswith(f"updates: {taken}")
     assert line.count("(") == len(reasons)
     assert all(reason in line for reason in reasons)
+
+
+class Draws(nn.Module):
+    """An update that draws from generators of its own, whose state it saves, and returns a plain number."""
+
+    def __init__(self):
+        super().__init__()
+        self.streams = RunStreams([0, 1])
+
+    def update(self):
+        return {"drawn": self.streams.uniform(3), "number": 1.0}
+
+
+def test_what_a_module_saves_beside_its_tensors_is_put_back_too():
+    plain, quick = Draws(), Draws()
+    update = OnTape(quick.update, compiles=False)
+    for _ in range(3):
+        assert torch.equal(plain.update()["drawn"], update()["drawn"])
 
 
 class Waits(nn.Module):

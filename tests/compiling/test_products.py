@@ -53,6 +53,15 @@ def test_functional_transforms_which_know_torch_s_products_alone_see_the_same_la
     torch.testing.assert_close(each.sum(0), whole)
 
 
+@pytest.mark.parametrize("kind", [torch.float64, torch.bfloat16])
+def test_other_types_are_torch_s_to_multiply_and_so_is_autocast(kind):
+    layer, x = StackedLinear(4, 3, [0]), torch.randn(1, 5, 4)
+    use_onednn_(layer, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    assert layer.to(kind)(x.to(kind)).dtype == kind
+
+
 def test_narrow_layers_keep_torch_s_products():
     net = MLP((6, 64, 64, 3), [0])
     assert use_onednn_(net, 32) == 1
@@ -82,7 +91,9 @@ def test_a_machine_is_measured_once_and_a_run_goes_on_with_what_it_began_with(me
     assert [layer.onednn for layer in net if isinstance(layer, StackedLinear)] == [False, True, False]
 
 
-def test_without_onednn_it_never_pays(measured, monkeypatch):
+def test_without_onednn_or_a_place_to_keep_what_was_measured_it_never_pays(measured, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "nothing there"))
+    assert onednn_pays_from() == NEVER
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert onednn_pays_from() == NEVER
     assert measured == []

@@ -439,3 +439,12 @@ def test_what_is_attached_and_not_passed_is_said_to_hold_on_to_the_old_weights(i
     attach("l2", optimizer, net)
     attach("l2_init", optim.SGD((other := plain_mlp()).parameters(), 0.1), other)
     apply_(net, optimizer)
+
+
+def test_a_weight_that_network_and_target_share_changes_once():
+    shared = nn.Linear(3, 4)
+    net, target = nn.Sequential(shared, nn.ReLU(), nn.Linear(4, 2)), nn.Sequential(shared, nn.ReLU(), nn.Linear(4, 2))
+    fresh, before = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), shared.weight.clone()
+    reset = make_intervention("shrink_perturb", coef=0.5, init="fresh")
+    reset.apply_(net, make=lambda: copy.deepcopy(fresh), followers=target)
+    torch.testing.assert_close(shared.weight, 0.5 * before + 0.5 * fresh[0].weight)
