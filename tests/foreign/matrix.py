@@ -377,7 +377,11 @@ def of_matrices(
 
     def oracle(cell: Cell) -> None:
         grown = cell.project_(method, grow=True, **settings)
-        changed = assert_projected(cell, wanted, heads, grown)
+        changed = set()
+        for matrix in cell.matrices(heads=heads):
+            first, w = (matrix.by_group(matrix.of(t[matrix.parameter]).double()) for t in (cell.first, grown))
+            assert_close(matrix.by_group(matrix.now(cell.net)), wanted(first, w), matrix.name)
+            changed.add(matrix.parameter)
         if method == "wrs":
             for gain in cell.gains("norms"):
                 shift = re.sub(r"weight(\w*)$", r"bias\1", gain)
@@ -387,17 +391,6 @@ def of_matrices(
         cell.assert_left_alone(changed, grown)
 
     return oracle
-
-
-def assert_projected(
-    cell: Cell, wanted: Callable[[Tensor, Tensor], Tensor], heads: bool, before: dict[str, Tensor]
-) -> set[str]:
-    changed = set()
-    for matrix in cell.matrices(heads=heads):
-        first, w = (matrix.by_group(matrix.of(t[matrix.parameter]).double()) for t in (cell.first, before))
-        assert_close(matrix.by_group(matrix.now(cell.net)), wanted(first, w), matrix.name)
-        changed.add(matrix.parameter)
-    return changed
 
 
 def unit_rows(_: Tensor, w: Tensor) -> Tensor:

@@ -16,13 +16,10 @@ from rl_plasticity import attach
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.integrations.lightning import Regularize
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers.*"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.treespec.*:"),
-    pytest.mark.filterwarnings("ignore:.*number of training batches.*"),
-    pytest.mark.filterwarnings("ignore:.*Checkpoint directory.*"),
-    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(does not have many workers|isinstance.treespec|number of training batches|Checkpoint directory)",
+    "ignore:Be aware that when using `ckpt_path`",
+)
 
 # Strong enough that each changes the weights far beyond the tolerance within a few steps.
 SETTINGS = {

@@ -59,20 +59,15 @@ def test_wrn28_10_has_the_number_of_parameters_of_its_table():
 
 
 def test_every_convolution_of_table_one_s_networks_has_a_norm_layer_right_behind_it():
-    nets = {
-        "vgg16": on_meta("vgg16_bn"),
-        "resnet18": on_meta("resnet18"),
-        "resnet18_imagenet": on_meta("resnet18", small_images=False),
-        "wrn28_10": on_meta("wrn28_10", norm_after_every_conv=True),
-    }
-    for name, net in nets.items():
+    for name in ("vgg16_bn", "resnet18", "resnet18_imagenet", "wrn28_10_norms"):
+        net = NETS[name]()
         found = [y.name for y in layers(net) if y.role == "conv"]
         assert [y.name for y in read(net).before_norms] == found, name
     standard = on_meta("wrn28_10")
     without = {y.name for y in layers(standard) if y.role == "conv"} - {y.name for y in read(standard).before_norms}
     assert without == {*(f"{i}.residual.3" for i in range(1, 13)), *(f"{i}.shortcut" for i in (1, 5, 9))}
     extra = sum(5 * 2 * n for n in (160, 320, 640))  # gains and shifts behind four second convolutions and a shortcut
-    assert count(nets["wrn28_10"]) == 36_479_194 + extra
+    assert count(net) == 36_479_194 + extra
 
 
 NETS = {
