@@ -125,9 +125,7 @@ def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_t
     assert (buffer > 0).any()  # the second task's are flipped
 
 
-def test_dead_units_end_with_status_1_values_out_of_reach_are_named_and_remedies_may_come_later(
-    pendulum, tmp_path, monkeypatch, capsys
-):
+def test_dead_units_end_with_status_1_and_remedies_may_come_later(pendulum, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(trials, "RATES", (1.0, 10.0))
     monkeypatch.setattr(remedies, "REMEDIES", {"LayerNorm": remedies.REMEDIES["LayerNorm"]})
     run, step = with_dead_critic(pendulum, tmp_path)
@@ -145,9 +143,7 @@ def test_dead_units_end_with_status_1_values_out_of_reach_are_named_and_remedies
     assert next(kept.report for kept in read(RunFolder(run))).remedies[0].learned.mean > 0
 
 
-def test_what_the_agent_has_to_learn_next_decides_and_drawn_targets_are_told_beside_it(
-    pendulum, tmp_path, monkeypatch, capsys
-):
+def test_what_the_agent_has_to_learn_next_decides_beside_drawn_targets(pendulum, tmp_path, monkeypatch, capsys):
     reports = {}
 
     def judged(subject, source, *others):
@@ -167,9 +163,7 @@ def test_what_the_agent_has_to_learn_next_decides_and_drawn_targets_are_told_bes
     assert capsys.readouterr().out.count("lost on drawn targets") == 4
 
 
-def test_it_says_what_a_trial_will_cost_and_how_far_it_is_and_keeps_what_is_known_when_it_is_killed(
-    pendulum, tmp_path, monkeypatch, capsys
-):
+def test_it_says_what_a_trial_costs_and_keeps_what_is_known_when_killed(pendulum, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(COMMAND, "TOLD", 0)
     reports, given = COMMAND.reports, []
 
@@ -264,9 +258,7 @@ def tried(monkeypatch):
     return lambda: [before for before, one in itertools.pairwise(items) if one == "tried"]
 
 
-def test_what_is_kept_is_not_tried_again_a_longer_run_adds_to_it_and_other_settings_replace_it(
-    diagnosed, tmp_path, tried, capsys
-):
+def test_what_is_kept_is_not_tried_again_but_added_to_or_replaced(diagnosed, tmp_path, tried, capsys):
     run = shutil.copytree(diagnosed, tmp_path / "run")
     before = json.loads((run / "diagnosis.json").read_text())
     assert before["settings"] == {"repeats": 2, "updates": 10, "version": rl_plasticity.__version__}
@@ -284,9 +276,7 @@ def test_what_is_kept_is_not_tried_again_a_longer_run_adds_to_it_and_other_setti
     assert "diagnosis.json was made with repeats=2: it is replaced" in capsys.readouterr().err
 
 
-def test_a_killed_diagnosis_goes_on_where_it_was_and_each_verdict_is_printed_as_soon_as_it_is_known(
-    run, diagnosed, tried, monkeypatch, capsys
-):
+def test_a_killed_diagnosis_goes_on_and_prints_what_it_knows_at_once(run, diagnosed, tried, monkeypatch, capsys):
     printed = []
 
     def killed(agent, batch):

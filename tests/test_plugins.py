@@ -279,9 +279,7 @@ def test_an_environment_of_ones_own_is_named_with_its_module_or_registered_by_a_
     assert load_agent(folder) is not None
 
 
-def test_a_sweep_gives_runs_side_by_side_the_plugs_to_start_and_to_go_on_and_half_the_cores_and_they_learn_as_alone(
-    tmp_path, module, monkeypatch, capfd
-):
+def test_runs_of_a_sweep_get_the_plugs_and_their_cores_and_learn_as_alone(tmp_path, module, monkeypatch, capfd):
     joblib = pytest.importorskip("joblib", reason="needs the extra rl_plasticity[parallel]")
     module(ONE_OF_EACH)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{EXAMPLES}:{EXAMPLES.parent}")

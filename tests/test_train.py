@@ -326,9 +326,7 @@ def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(
 
 
 @pytest.mark.parametrize("given", [[], ["replay_ratio=0"], ["prime_updates=1", "prime_after_env_steps=5"]])
-def test_a_run_that_would_make_no_update_is_refused_before_anything_is_written_unless_that_is_asked_for(
-    tmp_path, given
-):
+def test_a_run_without_updates_is_refused_before_anything_is_written_unless_that_is_asked_for(tmp_path, given):
     short = ["random_env_steps=20", "total_env_steps=20", "eval_every_env_steps=60"]
     asked = [*PENDULUM[:-6], *short, *given, f"out={tmp_path / 'run'}"]
     if given:

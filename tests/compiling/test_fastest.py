@@ -139,9 +139,7 @@ def only_without_combo_kernels(update, device, **options):
     (wrong_loss, "as one CUDA graph, not compiled", ["critic/loss is not the plain"] * 2),
     (forgets_weights, "as one CUDA graph, not compiled", ["is not the plain"] * 2),
 ])  # fmt: skip
-def test_the_first_way_that_gives_the_plain_updates_is_taken_and_nothing_of_the_trial_stays(
-    compiler, taken, reasons, monkeypatch
-):
+def test_the_first_way_that_gives_the_plain_updates_is_taken(compiler, taken, reasons, monkeypatch):
     monkeypatch.setattr(fastest, "compiled", compiler)
     plain, quick = (SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16, 16)) for _ in range(2))
     addresses = [x.data_ptr() for x in (*quick.parameters(), *quick.buffers())]
@@ -208,9 +206,7 @@ class Waits(nn.Module):
     ("kind", "taken"),
     [("waits", "kernel by kernel"), ("counts", "kernel by kernel"), ("draws", "as one"), ("NaN", "as one")],
 )
-def test_what_a_recording_would_miss_is_left_to_plain_updates_and_what_is_drawn_or_not_finite_is_no_difference(
-    kind, taken
-):
+def test_what_a_recording_would_miss_is_left_to_plain_updates_but_not_what_is_drawn_or_not_finite(kind, taken):
     module = Waits(kind)
     update = OnTape(module.update, compiles=False)
     update(torch.ones(3))

@@ -49,9 +49,7 @@ def test_every_run_has_its_own_environment_and_equals_one_stepped_alone(workers,
     ("name", "action", "steps", "terminates"),
     [("cheetah-run", 0, 1000, False), ("gym:InvertedPendulum-v5", 1, 60, True)],
 )
-def test_control_suite_episodes_end_by_truncation_after_1000_steps_and_a_task_that_terminates_says_so(
-    name, action, steps, terminates
-):
+def test_control_suite_episodes_are_truncated_after_1000_steps_and_termination_is_said(name, action, steps, terminates):
     envs = Envs(name, [0])
     envs.reset()
     taken = [envs.step(np.full((1, envs.act_dim), action, np.float32)) for _ in range(steps)]
@@ -112,9 +110,7 @@ def no_data():
     (partial(time.sleep, 10_000), True, 0.1, r"an environment took longer than env.timeout_seconds=0.1$"),
     (lambda: os.kill(os.getpid(), signal.SIGKILL), 2, None, r"process died \(exit codes \[-9, -9\]\)$"),
 ])  # fmt: skip
-def test_an_environment_that_raises_hangs_or_dies_is_one_line_and_no_process_stays(
-    does, workers, timeout, says, forked, monkeypatch
-):
+def test_an_environment_at_fault_is_one_line_and_no_process_stays(does, workers, timeout, says, forked, monkeypatch):
     monkeypatch.setattr(Faulty, "does", staticmethod(does))
     envs = Envs("gym:FaultyForTests-v0", [0, 1, 2], workers=workers)
     two_steps(envs)

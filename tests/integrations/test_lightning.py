@@ -93,9 +93,7 @@ def difference(net, other):
     ("spectral", 1, None, "net"),
     ("ewc", 4, None, ""),
 ])  # fmt: skip
-def test_20_steps_with_the_callback_equal_those_of_a_loop_with_the_regularizer_attached(
-    name, accumulation, clip, module
-):
+def test_20_steps_with_the_callback_equal_those_of_a_loop_with_attach(name, accumulation, clip, module):
     model, other, plain = Automatic(), make_net(), make_net()
     callback = Regularize(name, module, **SETTINGS[name])
     trainer = trainer_of(callback, accumulate_grad_batches=accumulation, gradient_clip_val=clip)

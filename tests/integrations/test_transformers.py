@@ -76,7 +76,7 @@ def difference(net, other):
 
 
 @pytest.mark.parametrize(("name", "accumulation"), [("l2_init", 4), ("spectral", 4), ("wrs", 4), ("spectral", 1)])
-def test_20_steps_with_the_callback_equal_those_of_a_loop_with_the_regularizer_attached(name, accumulation, tmp_path):
+def test_20_steps_with_the_callback_equal_those_of_a_loop_with_attach(name, accumulation, tmp_path):
     net, other, plain = gpt2(), gpt2(), gpt2()
     callback = Regularize(name, example=EXAMPLE, **SETTINGS[name])
     trainer, batches = trained(net, tmp_path, callback, accumulation=accumulation)

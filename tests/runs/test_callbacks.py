@@ -103,9 +103,7 @@ def test_a_run_with_the_state_of_a_callback_is_not_resumed_without_it(tmp_path, 
     refused(lambda: go(supervised.command, [f"resume={folder}"]), match=r"callbacks\.counting", error=FaultyRun)
 
 
-def test_one_that_refuses_the_run_does_so_before_anything_is_written_and_what_was_built_is_closed(
-    tmp_path, monkeypatch
-):
+def test_one_that_refuses_the_run_does_so_before_anything_is_written(tmp_path, monkeypatch):
     closed, close = [], train.Parts.close
 
     def refuse(settings, parts):

@@ -146,9 +146,7 @@ def test_damage_to_rows_that_both_checkpoints_need_is_an_error_but_no_reason_not
     assert checkpoint.load(tmp_path, whole=False)["at"] == 12
 
 
-def test_another_format_can_neither_be_looked_at_nor_gone_on_from_but_the_one_before_can_be_looked_at(
-    tmp_path, monkeypatch
-):
+def test_another_format_is_refused_but_the_one_before_it_can_be_looked_at(tmp_path, monkeypatch):
     for number in (3, 4, 9):
         monkeypatch.setattr(checkpoint, "FORMAT", number)
         path = save(tmp_path / str(number), 5)

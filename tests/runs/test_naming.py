@@ -31,9 +31,7 @@ def named(*arguments, kind=Train):
     ("preset=demo replay_ratio=4", "demo_none_replay_ratio=4_seed0"),
     ("total_env_steps=9 reg=l2 reg.coef=0.1", "l2_reg.coef=0.1_total_env_steps=9_seed0"),  # the method first
 ])  # fmt: skip
-def test_a_name_has_the_choices_and_the_first_settings_that_are_unusual_and_digits_where_that_is_not_all(
-    arguments, name
-):
+def test_a_name_has_the_choices_and_the_first_unusual_settings_and_digits_if_there_are_more(arguments, name):
     assert named(*arguments.split()) == f"cheetah-run_{name}"
 
 

@@ -150,9 +150,7 @@ def now(monkeypatch):
     return now
 
 
-def test_the_rates_begin_with_learning_and_the_time_left_counts_evaluations_but_no_random_step_or_compiler(
-    now, capsys, tmp_path, monkeypatch
-):
+def test_rates_and_the_time_left_count_neither_random_steps_nor_compiling(now, capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     clock = Clock("env steps", total=1000, step=100, compiles=True)
     now[0] += 1

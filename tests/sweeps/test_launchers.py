@@ -40,9 +40,7 @@ def sleeping(monkeypatch, module, sleep):
 OUT = 'for last; do :; done; folder="${last#*=}"; mkdir -p "$folder"'
 
 
-def test_a_run_gets_its_arguments_folder_and_threads_is_resumed_if_it_has_begun_and_not_started_if_it_ended(
-    a_job, tmp_path
-):
+def test_a_run_gets_its_arguments_is_resumed_if_it_has_begun_and_not_started_if_it_ended(a_job, tmp_path):
     job = a_job(f'{OUT}; echo "$@" $OMP_NUM_THREADS > arguments', threads=3)
     job()
     words = ["-m", "rl_plasticity.sweeps.job", str(os.getpid()), "train"]
