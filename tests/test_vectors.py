@@ -93,6 +93,32 @@ def test_the_package_makes_the_vectors(method):
     assert error(trained(method, SETTINGS[method]), method) < TOLERANCES.get(method, 1e-10)
 
 
+@pytest.mark.parametrize(("name", "settings"), [
+    ("continual_backprop", {"coef": 0.1, "maturity": 2, "decay": 0.9}),
+    ("self_normalized_resets", {"most": 24, "every_updates": 1000, "least": 1}),
+])  # fmt: skip
+def test_the_reference_code_of_renewed_units_renews_the_same_ones_of_those_that_are_used(name, settings):
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    net[0].bias.data[3] = -50  # silent for ever, whatever comes
+    method, renew, layers = make_regularizer(name, net, **settings), vectors.reference(name)["renew_"], net[::2]
+    kinds, renewed = {"use": 1, "age": 1, "due": 0}, 0
+    state = [{kind: torch.zeros(n if each else 1).double() for kind, each in kinds.items()} for n in (8, 6)]
+    for _ in range(12):
+        x = torch.randn(8, 5).double()
+        activations = vectors.activations(net, x)
+        method.penalty(net, (x,))
+        before = [layer.weight.detach().clone() for layer in layers]
+        method.project_(net)
+        for i, h in enumerate(activations):
+            out = before[i + 1].clone()
+            known = {"w_in": before[i].clone(), "b_in": torch.zeros(len(before[i])), "w_out": out, "h": h}
+            vectors.call(renew, known | {"threshold": settings.get("most")} | settings | state[i])
+            ours, theirs = (((now == 0) & (before[i + 1] != 0)).any(0) for now in (layers[i + 1].weight, out))
+            assert torch.equal(ours, theirs)
+            renewed += int(ours.sum())
+    assert renewed >= 2
+
+
 def check(*arguments):
     """The status, how many methods are right and how many are wrong, and what else was said."""
     status, out, err = called(lambda: runpy.run_path(str(vectors.FOLDER / "check.py"), run_name="__main__"), *arguments)
