@@ -67,9 +67,6 @@ loss = F.cross_entropy
 x = torch.randn(64, 3); y = labels = torch.randint(0, 2, (64,)); next_batches = [(x, y)]
 """
 BRIEFLY = {"make=make_net)": "make=make_net, repeats=2, updates=10)"}
-A_STEP = "optimizer.zero_grad(); task_loss = net(x).square().mean()\n"
-BACKWARD = {"...; optimizer.step()": "loss.backward(); optimizer.step()"}
-SETTINGS = "from typing import Annotated\nfrom rl_plasticity import Setting\n"
 IMAGES = """
 import numpy as np
 images = test_images = np.zeros((20, 1, 8, 8)); labels = test_labels = np.arange(20) % 10
@@ -78,7 +75,6 @@ CLASSES = """
 import numpy as np
 for i in range(1000): np.save(f"{i}.npy", np.zeros((5, 3, 32, 32), np.uint8))
 """
-STABLE_BASELINES = "from stable_baselines3 import SAC\n"
 TRANSFORMERS = """
 from torch import nn
 from transformers import Trainer, TrainingArguments
@@ -161,7 +157,7 @@ PYTHON: dict[str, list[Block]] = {
                 "assert {'nuclear_norm', 'active', 'gradient_norms'} <= found.keys()"),
     ],
     "plugs.md": [
-        Block("coef: Annotated", before=SETTINGS),
+        Block("coef: Annotated", before="from typing import Annotated\nfrom rl_plasticity import Setting\n"),
         Block("run(env=",
             instead={'env="gym:Pendulum-v1", ': "",
                 'agent={"name": "td3", "hidden": [64, 64]}': '**TINY | {"agent": {"name": "td3", "hidden": [8]}}',
@@ -202,7 +198,8 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "your-own-training.md": [
         Block("handle = attach(", before=A_LOOP),
-        Block("loss = task_loss", before=A_STEP, instead=BACKWARD),
+        Block("loss = task_loss", before="optimizer.zero_grad(); task_loss = net(x).square().mean()\n",
+            instead={"...; optimizer.step()": "loss.backward(); optimizer.step()"}),
         Block("handle.grow(", before="net.head = None\ndef larger(head): return nn.Linear(2, 3)",
             after="assert '0.weight' in handle.regularizer.names and 'head.weight' in handle.regularizer.names"),
         Block("scheduler",
@@ -218,8 +215,8 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "network-structure.md": [Block("from rl_plasticity.structure import read", before=A_LOOP + "obs = x")],
     "integrations.md": [
-        Block("integrations.stable_baselines3", before=STABLE_BASELINES, instead={"100_000": "120"},
-            needs="stable_baselines3"),
+        Block("integrations.stable_baselines3", needs="stable_baselines3", instead={"100_000": "120"},
+            before="from stable_baselines3 import SAC\n"),
         Block("import Changing",
             after="assert (env.change, evaluation.change) == (0, 3) and obs.shape == (4,) and obs.dtype == 'float32'"),
         Block("integrations.torchrl", needs="torchrl"),

@@ -137,6 +137,11 @@ def plainly(optimizers, loss):
         optimizer.step()
 
 
+def steps(net, optimizer, number, loss=loss_of):
+    for x in data(number):
+        plainly(optimizer, loss(net, x))
+
+
 def by_hand(net, regularizer, optimizers, x):
     net.zero_grad()
     (loss_of(net, x) + regularizer.penalty(net)).sum().backward()
@@ -342,8 +347,7 @@ def test_several_runs_train_attached_as_by_hand_and_the_penalty_is_each_run_s(na
 @pytest.mark.parametrize("name", NAMES)
 def test_a_loop_resumed_from_the_handle_s_state_equals_one_that_never_stopped(name):
     (net, optimizer, handle), _ = attached_and_by_hand(name)
-    for x in data(8):
-        plainly(optimizer, loss_of(net, x))
+    steps(net, optimizer, 8)
     saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), handle.state_dict()))
 
     (other, its, resumed), _ = attached_and_by_hand(name)  # of other weights, so that what is captured late shows
@@ -527,9 +531,8 @@ def test_a_removed_handle_leaves_the_loop_as_it_was_and_may_be_removed_twice_and
     assert handle.penalty is None
     handle.remove()
     handle.remove()
-    for x in data(3):
-        plainly(optimizer, loss_of(net, x))
-        plainly(its, loss_of(other, x))
+    steps(net, optimizer, 3)
+    steps(other, its, 3)
     assert equal(net, other)
     assert handle.penalty is None
     again = attach(handle.regularizer, optimizer, net)
@@ -716,11 +719,6 @@ class SAM(torch.optim.SGD):
 def test_an_optimizer_that_steps_in_two_parts_is_refused():
     net = plain_mlp()
     refused(lambda: attach("l2", SAM(net), net), "SAM", "base_optimizer")
-
-
-def steps(net, optimizer, number):
-    for x in data(number):
-        plainly(optimizer, loss_of(net, x))
 
 
 def test_a_regularizer_left_behind_by_a_new_optimizer_says_so_once_and_acts_again_where_it_is_attached_to_it():

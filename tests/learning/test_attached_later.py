@@ -176,7 +176,7 @@ def test_a_new_head_with_a_new_optimizer_is_said_at_once_and_taken_in(name):
     larger_head(net)
     optimizer = adam(net)
     with pytest.warns(UserWarning, match=r"does nothing any more.*grow") as said:
-        [plainly(optimizer, out(net, x)) for x in data(3)]
+        steps(net, optimizer, 3, out)
     assert len(said) == 1
     handle.grow(optimizer=optimizer)
     with warnings.catch_warnings():
@@ -188,8 +188,7 @@ def test_a_new_head_with_a_new_optimizer_is_said_at_once_and_taken_in(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_stayed_keeps_its_references_when_a_head_grows(name):
     net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
-    for x in data(5):
-        plainly(optimizer, out(net, x))
+    steps(net, optimizer, 5, out)
     old = {n: b.clone() for n, b in handle.state_dict().items()}
     larger_head(net)
     optimizer.add_param_group({"params": [*net[-1].parameters()]})
@@ -201,8 +200,7 @@ def test_what_stayed_keeps_its_references_when_a_head_grows(name):
             assert torch.equal(now[n], was), n
         elif now[n].ndim == was.ndim and not n.startswith("sorted/") and now[n].shape != was.shape:
             assert torch.equal(now[n][tuple(map(slice, was.shape))], was), n
-    for x in data(3):
-        plainly(optimizer, out(net, x))
+    steps(net, optimizer, 3, out)
     assert all(p.isfinite().all() for p in net.parameters())
 
 
@@ -278,8 +276,7 @@ COPIES += [(name, lambda parts: pickle.loads(pickle.dumps(parts))) for name in (
 @pytest.mark.parametrize(("name", "how"), COPIES)
 def test_a_copy_of_network_optimizer_and_handle_trains_as_they_do_and_growing_by_nothing_changes_nothing(name, how):
     net, optimizer, handle = handled(name, **WITH_COEF.get(name, {}))
-    for x in data(2):
-        plainly(optimizer, out(net, x))
+    steps(net, optimizer, 2, out)
     other, its, copied = how((net, optimizer, handle))
     for x in data(3):
         plainly(optimizer, out(net, x))
