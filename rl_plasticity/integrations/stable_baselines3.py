@@ -3,19 +3,23 @@
 import copy
 import io
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from stable_baselines3 import A2C, DQN, PPO, SAC, TD3
+from stable_baselines3 import A2C, DQN, PPO, SAC, TD3, HerReplayBuffer
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import sync_envs_normalization, unwrap_vec_normalize
 
 from rl_plasticity.diagnosis.report import Estimate
-from rl_plasticity.errors import SettingsError, choose, nearest
+from rl_plasticity.errors import SettingsError, choose, nearest, warn
 from rl_plasticity.integrations.attaching import Attaching, Trained
 from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.seeding import random_states_kept
 
 AS_IT_IS = "as it is"
 REMEDIES: Mapping[str, Mapping[str, Any]] = {
@@ -145,54 +149,99 @@ def branch(
 
         branch(SAC.load("model.zip"), lambda: gym.make("Pendulum-v1"), 10_000)
 
-    An intervention acts once on each network, with its target; a regularizer acts while the copy learns. Each repeat
-    has its own seed, the same for all remedies. The model does not change. An off-policy model needs its replay
-    buffer, or its copies fill one first.
+    An intervention acts once on each network, with its target. A regularizer acts while the copy learns: ``l2_init``
+    pulls towards the weights that the model has now. A `Regularize` that the model learned with does not act in any
+    copy. Each repeat has its own seed, the same for all remedies. The model does not change. An off-policy model
+    needs its replay buffer, or its copies fill one first.
 
     Args:
-        make_env: makes an environment as the model was trained in.
+        make_env: makes an environment as the model was trained in; for several environments, a vectorized one. Where
+            the model has a `VecNormalize`, it makes one too, which gets the model's statistics.
         env_steps: env steps of each copy.
-        remedies: names of `INTERVENTIONS` and `REGULARIZERS`, with their settings.
+        remedies: names of `INTERVENTIONS` and `REGULARIZERS`, with their settings. Before any training, a warning
+            names those that cannot act on the model's networks, which are left out.
         repeats: copies for each remedy, at least 2.
         episodes: episodes after which a copy's mean return is taken.
 
     Raises:
-        SettingsError: an unknown remedy, or an algorithm of which the networks are not known.
+        SettingsError: an unknown remedy, an algorithm of which the networks are not known, too few repeats, or an
+            environment of another kind.
     """
+    if repeats < 2:
+        raise SettingsError(f"repeats must be at least 2, got {repeats}")
     for name, settings in remedies.items():
         choose({**INTERVENTIONS, **REGULARIZERS}, name, settings, "remedy")
-    saved = io.BytesIO()
-    model.save(saved)
-    found: dict[str, list[float]] = {}
-    for name, settings in {AS_IT_IS: {}, **remedies}.items():
-        for seed in range(repeats):
-            saved.seek(0)
-            copied: Any = type(model).load(saved, env=make_env(), device=model.device)
-            if (buffer := getattr(model, "replay_buffer", None)) is not None:
-                copied.replay_buffer = copy.deepcopy(buffer)
-            copied.set_random_seed(seed)
-            if name in INTERVENTIONS:
-                _intervene(copied, name, settings)
-            callback = Regularize(name, **settings) if name in REGULARIZERS else None
-            copied.learn(env_steps, callback, reset_num_timesteps=False)
-            env = copied._wrap_env(make_env())
-            env.seed(seed)
-            found.setdefault(name, []).append(float(evaluate_policy(copied, env, episodes)[0]))  # type: ignore[arg-type]
-    gains = {name: [a - b for a, b in zip(own, found[AS_IT_IS], strict=True)] for name, own in found.items()}
-    return {name: Branch(Estimate.of(found[name]), Estimate.of(gains[name])) for name in found}
+    chosen = {AS_IT_IS: {}, **remedies}
+    with random_states_kept(model.policy.parameters()):
+        for name, settings in [*chosen.items()]:
+            try:
+                _return(model, make_env, 0, 1, name, settings, 0)
+            except ValueError as error:
+                if name == AS_IT_IS:
+                    raise
+                warn(f"{name} is left out: {error}")
+                del chosen[name]
+        found = {
+            name: [_return(model, make_env, env_steps, episodes, name, settings, seed) for seed in range(repeats)]
+            for name, settings in chosen.items()
+        }
+    return {
+        name: Branch(Estimate.of(own), Estimate.of([a - b for a, b in zip(own, found[AS_IT_IS], strict=True)]))
+        for name, own in found.items()
+    }
+
+
+def _return(
+    model: Any,
+    make_env: Callable[[], Any],
+    env_steps: int,
+    episodes: int,
+    name: str,
+    settings: Mapping[str, Any],
+    seed: int,
+) -> float:
+    """The mean return of a copy of a model that trained on with a remedy."""
+    with closing(model._wrap_env(make_env())) as env, closing(model._wrap_env(make_env())) as test_env:
+        if env.num_envs != model.n_envs:
+            raise SettingsError(f"environments: make_env makes {env.num_envs}, the model has {model.n_envs}")
+        if model.get_vec_normalize_env():
+            sync_envs_normalization(model.env, env)
+        saved = io.BytesIO()
+        model.save(saved)
+        saved.seek(0)
+        copied = type(model).load(saved, env=env, device=model.device)
+        copied.replay_buffer = buffer = copy.deepcopy(getattr(model, "replay_buffer", None))
+        if isinstance(buffer, HerReplayBuffer):
+            buffer.set_env(env)
+            buffer.truncate_last_trajectory()
+        copied.set_random_seed(seed)
+        copied._last_obs = env.reset()
+        _intervene(copied, name, settings)
+        copied.set_random_seed(seed)  # whatever has been drawn
+        copied._last_obs = None  # so that learning begins a new episode
+        copied.learn(
+            env_steps, Regularize(name, **settings) if name in REGULARIZERS else None, reset_num_timesteps=False
+        )
+        sync_envs_normalization(env, test_env)
+        if normalized := unwrap_vec_normalize(test_env):
+            normalized.training = normalized.norm_reward = False
+        test_env.seed(seed)
+        return float(evaluate_policy(copied, test_env, episodes)[0])  # type: ignore[arg-type]
 
 
 def _intervene(model: Any, name: str, settings: Mapping[str, Any]) -> None:
-    """Let an intervention act on each network of a model, and on the target that follows it."""
-    spaces = model.observation_space, model.action_space
-    model._last_obs = model.env.reset()
-    for of, trained in trained_by(model).items():
-        fresh = model.policy_class(*spaces, model.lr_schedule, **model.policy_kwargs).to(model.device)
-        target = getattr(model, f"{of}_target", None)
-        given: dict[str, Any] = {"make": lambda fresh=fresh, of=of: getattr(fresh, of, fresh)}
-        if target is not None:
-            given["followers"] = target
-        make_intervention(name, **settings).apply_(
-            trained.net, trained.optimizers, example=trained.settings["example"], **given
-        )
-    model._last_obs = None  # so that learning begins a new episode
+    """Let a remedy, if it is an intervention, act once on what is trained, and on the targets that follow it."""
+    fresh = model.policy_class(**model.policy_kwargs | model.policy._get_constructor_parameters())
+    # What stays as it is: the noise, and a features extractor after the first of the networks that share it.
+    others: set[Any] = set()
+    for of, (net, optimizers, known) in trained_by(model).items():
+        if name in INTERVENTIONS:
+            target = getattr(model, f"{of}_target", ())
+            others |= {*net.parameters()} - {*known["only"]}
+            before = [(p, p.detach().clone()) for p in others]
+            make_intervention(name, **settings).apply_(
+                net, optimizers, example=known["example"], make=partial(getattr, fresh, of, fresh), followers=target
+            )
+            for p, value in before:
+                p.data = value
+            others.update(net.parameters(), target.parameters() if target else ())

@@ -1,6 +1,8 @@
 """`Regularize`: an algorithm of Stable-Baselines3 learns as with a regularizer attached to each of its optimizers."""
 
 import functools
+import random
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +18,11 @@ sb3 = pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common import logger as sb3_logger  # noqa: E402
 from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
+from stable_baselines3.common.env_util import make_vec_env  # noqa: E402
+from stable_baselines3.common.envs import BitFlippingEnv  # noqa: E402
+from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
+from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 
 from rl_plasticity.integrations.stable_baselines3 import Regularize, branch  # noqa: E402
 
@@ -317,3 +323,130 @@ def test_copies_of_a_model_train_on_with_each_remedy_and_the_same_seeds_and_the_
     assert all(torch.equal(value, before[name]) for name, value in model.policy.state_dict().items())
     assert (model.num_timesteps, model.replay_buffer.size()) == (40, 40)
     refused(lambda: branch(model, lambda: None, 1, {"specral": {}}), "'spectral'")
+
+
+class Watched(gym.Wrapper):
+    """Notes the first observation of every episode, and whether it was closed."""
+
+    made: ClassVar = []
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.starts, self.closed = [], False
+        self.made.append(self)
+
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        self.starts.append(obs)
+        return obs, info
+
+    def close(self):
+        self.closed = True
+        super().close()
+
+
+def test_every_remedy_begins_the_same_episode_its_environments_are_closed_and_no_random_state_changes():
+    Watched.made.clear()
+    model = make("SAC").learn(40)
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    branch(model, lambda: Watched(environment("Pendulum-v1")), 5, {"periodic": {}, "redo": {}}, repeats=2, episodes=1)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
+    assert random.getstate() == states[2]
+    assert all(env.closed for env in Watched.made)
+    starts = [env.starts for env in Watched.made[-12:]]  # 3 branches of 2 seeds, each of training and evaluation
+    for one, as_it_is in zip(starts, starts[:4] * 3, strict=True):
+        np.testing.assert_array_equal(one, as_it_is)
+    assert not np.array_equal(starts[0], starts[2])
+
+
+def zeroed(build):
+    def built(self, lr_schedule):
+        build(self, lr_schedule)
+        for p in self.parameters():
+            p.data.zero_()
+
+    return built
+
+
+def after_half(kind, **settings):
+    """The weights of a model, all 8, after shrink_perturb by a half towards zeros."""
+    model = make(kind, env=environment("Pendulum-v1"), **settings)
+    weights = []
+
+    class Copy(type(model)):
+        def learn(self, *args, **kwargs):
+            weights.append(state_of(self))
+
+    model.__class__ = Copy
+    with torch.no_grad():
+        for p in model.policy.parameters():
+            p.fill_(8.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model.policy_class, "_build", zeroed(model.policy_class._build))
+        remedies = {"shrink_perturb": {"coef": 0.5, "init": "fresh"}}
+        branch(model, lambda: environment("Pendulum-v1"), 0, remedies, repeats=2, episodes=1)
+    return weights[-1]
+
+
+@pytest.mark.parametrize("kind", ["SAC", "TD3", "PPO"])
+def test_an_intervention_acts_once_on_a_shared_extractor_and_not_on_the_noise(kind):
+    shared = {"features_extractor_class": OneLayer, "share_features_extractor": True}
+    after = after_half(kind, policy_kwargs=shared)
+    noise = {"log_std"} if kind == "PPO" else {"log_ent_coef"}
+    for name, value in after.items():
+        assert torch.equal(value, torch.full_like(value, 4.0)) or name in noise, name
+    assert kind != "PPO" or (after["log_std"] == 8).all()
+
+
+def test_remedies_that_cannot_act_are_left_out_before_any_training_and_what_cannot_be_studied_is_refused():
+    model, steps = make("SAC", use_sde=True).learn(40), []
+
+    class Counting(gym.Wrapper):
+        def step(self, action):
+            steps.append(0)
+            return self.env.step(action)
+
+    def study(remedies, repeats=2, model=model):
+        return branch(model, lambda: Counting(environment("Pendulum-v1")), 10, remedies, repeats, episodes=1)
+
+    refused(lambda: study({}, repeats=1), "repeats", "2", "1")
+    several = make("SAC", env=make_vec_env(lambda: environment("Pendulum-v1"), 2))
+    refused(lambda: study({}, model=several), "environments", "1", "2")
+    assert not steps
+    with pytest.warns(UserWarning, match="is left out") as caught:
+        found = study({"selective_reinit": {}, "plasticity_injection": {}, "head": {}, "l2": {"coef": 0.0}})
+    assert [str(one.message).split()[0] for one in caught] == ["selective_reinit", "plasticity_injection", "head"]
+    assert [*found] == ["as it is", "l2"]
+
+
+def test_copies_go_on_with_the_statistics_of_a_normalized_environment_and_are_compared_by_raw_returns():
+    def normalized():
+        return VecNormalize(make_vec_env(lambda: environment("Pendulum-v1")), training=training)
+
+    training = True
+    model = make("SAC", env=normalized()).learn(40)
+    training = False  # so that the copies' statistics stay those that they got
+    model.env.training = False
+    found = branch(model, normalized, 0, {}, repeats=2, episodes=1)["as it is"].returns
+    alone = normalized()
+    alone.obs_rms, alone.norm_reward = model.env.obs_rms, False
+    returns = []
+    for seed in range(2):
+        alone.seed(seed)
+        returns.append(evaluate_policy(model, alone, 1)[0])
+    assert found.mean == pytest.approx(np.mean(returns), abs=1e-3)
+    with pytest.raises(AssertionError, match="normalization"):
+        branch(model, lambda: environment("Pendulum-v1"), 0, {})
+
+
+@pytest.mark.filterwarnings("ignore:The last trajectory")
+def test_copies_of_a_model_with_hindsight_replay_get_its_buffer_with_their_own_environment():
+    def goals():
+        return BitFlippingEnv(n_bits=4, continuous=False, max_steps=4)
+
+    settings = {**OFF_POLICY, "policy_kwargs": {"net_arch": [8]}, "device": "cpu"}
+    model = sb3.DQN("MultiInputPolicy", goals(), replay_buffer_class=sb3.HerReplayBuffer, seed=3, **settings).learn(42)
+    found = branch(model, goals, 10, {"l2": {"coef": 0.0}}, repeats=2, episodes=1)
+    assert found["l2"].gain == (0, 0, 0)
+    assert model.replay_buffer.env is model.env
