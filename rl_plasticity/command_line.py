@@ -114,7 +114,9 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(line[i].ljust(widths[i]) for i in shown).rstrip() for line in lines]
 
 
-def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+def places_and_options(
+    command: str, arguments: Sequence[str], valid: Sequence[str]
+) -> tuple[list[str], dict[str, str]]:
     """Divide arguments into places with runs, whose names may hold a =, and options ``name=value``.
 
     Raises:
@@ -128,7 +130,7 @@ def places_and_options(arguments: Sequence[str], valid: Sequence[str]) -> tuple[
             places.append(argument)
             continue
         if name not in valid:
-            raise unknown("option", name, valid)
+            raise unknown("option", name, valid, f"{command} {name}")
         if name in options:
             raise SettingsError(f"{name} is given twice")
         if not value:

@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     Raises:
         SettingsError: an unknown or unreadable option.
     """
-    places, texts = command_line.places_and_options(arguments, [*OPTIONS])
+    places, texts = command_line.places_and_options("compare", arguments, [*OPTIONS])
     try:
         given = {name: OPTIONS[name](text) for name, text in ({"out": "comparison"} | texts).items()}
     except ValueError:

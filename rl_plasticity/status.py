@@ -28,7 +28,7 @@ TITLES = ("state", "done", "updates", "ends", "run", "last", "note")
 
 def command(arguments: Sequence[str]) -> None:
     """Print the table."""
-    places, _ = command_line.places_and_options(arguments, ())
+    places, _ = command_line.places_and_options("status", arguments, ())
     print("\n".join(table([read(folder) for folder in find(places)], time.time())))
 
 

@@ -374,7 +374,7 @@ def check(command):
     elif name == "compare":
         compare.parse(arguments)
     elif name == "status":
-        command_line.places_and_options(arguments, ())
+        command_line.places_and_options("status", arguments, ())
 
 
 @pytest.fixture(scope="module")

@@ -55,6 +55,8 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
     """
     given = by_name(asked)
     load_plugs(given.pop("plugins", []))
+    if "plugin" in given:  # else what the plug would add is said to be unknown
+        raise unknown("setting", "plugin", ["plugins"])
     start = _start(kind, given, base)
     names = {g: given.pop(g, start.get(f"{g}.name", KINDS[g].default)) for g in GROUPS[kind]}
     for module in _modules(names, given):
@@ -66,7 +68,7 @@ def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) ->
     for name, value in given.items():
         meant = [name] if name in declared else [d for d in declared if name == _full(d, names)]
         if not meant:
-            raise _unknown(name, declared, names)
+            raise _unknown(kind, name, declared, names)
         if meant[0] in given and meant[0] != name:
             raise SettingsError(f"{meant[0]} is given twice")
         applied |= dict.fromkeys(meant, value)
@@ -105,7 +107,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     values = {name: value for name, value in values.items() if name not in went}
     for name in values:
         if name not in declared and name != "preset":
-            raise unknown("setting", name, declared, as_gone(name))
+            raise unknown("setting", name, declared, _went(kind, name, names))
     for module in _modules(names, values):
         if module not in plugins.loaded:
             raise SettingsError(f"env {names['env']!r}: no saved settings load the module {module!r}")
@@ -245,14 +247,20 @@ def _made(
     return kind(**as_arguments(plain), **groups)
 
 
-def _unknown(name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
+def _went(kind: type[Any], name: str, names: Mapping[str, Any]) -> str:
+    """The key in `GONE` of a setting that this command, or one of these choices, had; empty if there is none."""
+    keys = (f"{called(kind)} {name}", _full(name, names), as_gone(name), name.partition(".")[0])
+    return next((key for key in keys if key in GONE), "")
+
+
+def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names: Mapping[str, Any]) -> SettingsError:
     """The error about a setting that does not exist."""
-    written = as_gone(name)
-    group, _, last = written.rpartition(".")
+    written = _went(kind, name, names)
+    group, _, last = as_gone(name).rpartition(".")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
         return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
     valid = [*names, *declared, "preset", "plugins"]
-    if written not in GONE and group in names:
+    if not written and group in names:
         owners = [f"{group}={choice}" for choice in KINDS[group].names if last in KINDS[group].settings(choice)]
         hint = f"; it is one of {in_short(owners)}" if owners else nearest(name, valid)
         return SettingsError(f"{group}={as_written(names[group])} has no setting {name!r}{hint}")

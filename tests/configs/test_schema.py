@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -109,9 +110,11 @@ NEAREST = {  # what was written, and what was meant
     "+seed=3": ["'+seed'", "'seed'"],
     "reg=spectral reg.coeff=1": ["'reg.coeff'", "'reg.coef'"],
     "lr=1e-3": ["'lr'", "'agent.lr'"],
+    "plugin=[my_module] agent=mine": ["'plugin'", "'plugins'"],  # rather than 'mine', which the plug would have
     "agent.hiden=[8]": ["agent=sac", "'agent.hiden'", "'agent.hidden'"],
     "agent.loss=huber": ["agent=sac", "'agent.loss'", "agent=dqn"],
     "reg=l2 reg.k=3": ["reg=l2", "'reg.k'", "reg=spectral"],
+    "reg=wrs reg.norms=scale": ["reg=wrs", "'reg.norms'", "reg=hypersphere"],  # another choice had what went
 }
 BAD = EXPECTED_GOT | NEAREST
 BAD |= {
@@ -121,6 +124,7 @@ BAD |= {
     "agent.name=td3": ["agent.name"],
     "agent=ppo": ["agent 'ppo'", "(valid: sac, dqn"],
     "launcher=ray": ["launcher ", "-m"],
+    "every=5": ["unknown setting 'every'"],  # another command had it
     "reg.coef=3": ["reg.coef", "reg=none"],
     "seed": ["'seed'", "name=value"],
     "seed=[": ["'seed=['", "name=value"],
@@ -136,6 +140,7 @@ BAD |= {
 
 OF_IMAGES = {
     "env=cheetah-run": ["'env'"],
+    "optimizer=adam optimizer.momentum=0.9": ["optimizer=adam", "'optimizer.momentum'", "optimizer=sgd"],
     "task=random_label": ["'random_label'", "'random_labels'"],
     "net=cnn net.layer_norm=true": ["'net.layer_norm'"],
 }
@@ -185,7 +190,7 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
     for changed, *names in (
         (text + "new: 3\n", "'new'"),
         (text + "logger: wandb\n", "logger went"),
-        (text.replace("  lr: 0.0003\n", "  lr: 0.0003\n  critic: categorical\n"), "agent.critic is", "later_sac"),
+        (text.replace("  lr: 0.0003\n", "  lr: 0.0003\n  critic: categorical\n"), "agent.sac.critic is", "later_sac"),
         (text.replace("reg:\n  name: none", "reg:\n  name: chain\n  l2:\n    coef: 1"), "reg=chain"),
         (text.replace("seed: 0\n", ""), "'seed'", "missing"),
         (text.replace("seeds: 1\n", "seeds: many\n"), "seeds", "an integer"),
@@ -249,8 +254,12 @@ SAID = {
     "allow_lost_rows": (Supervised, ["allow_lost_rows=true"]),
     "reg.from_update": (Train, ["reg.from_update=3"]),
     "reg=all": (Train, ["reg=[all]"]),
-    "launcher": (Train, ["launcher=joblib"]),
-    "agent.bins": (Train, ["agent.bins=51"]),
+    "launcher": (Train, ["launcher.jobs=4"]),
+    "agent.sac.bins": (Train, ["agent.bins=51"]),
+    "reg.normalize_project.norms": (Train, ["reg=l2+normalize_project", "reg.normalize_project.norms=scale"]),
+    "optimizer.rmsprop.momentum": (Supervised, ["optimizer=rmsprop", "optimizer.momentum=0.9"]),
+    "diagnose env": (commands.Diagnose, ["env=gym:Pendulum-v1"]),
+    "diagnose algorithm": (commands.Diagnose, ["algorithm=ppo"]),
     "preset=spectral": (Supervised, ["preset=spectral"]),
 }
 
@@ -263,7 +272,8 @@ def test_what_went_is_said_with_what_replaces_it(name):
     assert f"{name} {GONE[name]}" in str(error.value)
 
 
-def test_a_command_that_went_says_what_replaces_it_with_status_2():
-    done = subprocess.run([sys.executable, "-m", "rl_plasticity", "live", "results"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"rl_plasticity: command live {GONE['command live']}\n"
+@pytest.mark.parametrize("how", ["rl_plasticity live", "rl_plasticity.live", "rl_plasticity.reproduce"])
+def test_a_command_that_went_says_what_replaces_it_with_status_2(how):
+    done = subprocess.run([sys.executable, "-m", *how.split(), "results"], capture_output=True, text=True)
+    name = f"command {re.split('[ .]', how)[1]}"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"rl_plasticity: {name} {GONE[name]}\n")

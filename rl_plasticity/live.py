@@ -1,0 +1,9 @@
+"""Says what replaces the command ``live``."""
+
+import sys
+
+from rl_plasticity.__main__ import main
+
+if __name__ == "__main__":
+    sys.argv.insert(1, "live")
+    sys.exit(main())

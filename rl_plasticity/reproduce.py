@@ -1,0 +1,9 @@
+"""Says what replaces the command ``reproduce``."""
+
+import sys
+
+from rl_plasticity.__main__ import main
+
+if __name__ == "__main__":
+    sys.argv.insert(1, "reproduce")
+    sys.exit(main())
