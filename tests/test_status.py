@@ -95,6 +95,14 @@ def test_epochs_of_a_supervised_run_come_from_its_timing_and_its_checkpoints_not
     assert (found.done, found.total, found.unit, found.latest) == (70, 1000, "epochs", ["test accuracy 0.125"])
 
 
+@pytest.mark.parametrize(("left", "total"), [({"env_steps_left": 3e9}, 5_000_000_000), ({}, 10_000)])
+def test_numbers_of_steps_have_no_bound_and_the_setting_is_the_total_where_one_of_them_is_missing(rl, left, total):
+    timed(rl, env_steps_done=2e9, seconds_left=1e300, **left)
+    with at_work(rl):
+        found = read(rl)
+    assert (found.done, found.total, found.ends) == (2_000_000_000, total, None)
+
+
 def test_the_last_return_is_the_mean_over_the_seeds_however_much_was_logged_since(tmp_path):
     rows = {"0": curve([1.0, 10.0]), "1": curve([2.0, 20.0])}
     rows["1"] |= {"critic/loss": [(2000 + i, 0.5) for i in range(10_000)]}
@@ -151,4 +159,4 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path):
     assert call(tmp_path / "sw*" / "[ab]")[1].splitlines()[-1] == "2 runs: 1 finished, 1 failed"
     nothing = tmp_path / "nothing"
     assert call(nothing) == (2, "", f"rl_plasticity.status: there is no folder {nothing}\n")
-    assert call(tmp_path, "every=3")[2].startswith("rl_plasticity.status: every went")
+    assert call(tmp_path, "every=3")[2].startswith("rl_plasticity.status: status every went")

@@ -1,5 +1,6 @@
 """The state of a run, read from its files."""
 
+import math
 import platform
 import time
 from collections import defaultdict
@@ -53,19 +54,20 @@ def read(folder: RunFolder) -> Status:
 
 def _read(folder: RunFolder) -> Status:
     unit = "epochs" if folder.kind == "supervised" else "env steps"
-    timing = {row.name: row.value for row in folder.last_rows("timing.csv") if 0 <= row.value < 1e9}
-    done, left = (int(timing.get(f"{unit.replace(' ', '_')}_{n}", 0)) for n in ("done", "left"))
-    total = done + left or folder.settings.get("total_env_steps")  # of epochs it is known from the timing alone
+    timing = {row.name: row.value for row in folder.last_rows("timing.csv") if 0 <= row.value < math.inf}
+    done, left = (timing.get(f"{unit.replace(' ', '_')}_{n}") for n in ("done", "left"))
+    # Of epochs it is known from the timing alone.
+    total = folder.settings.get("total_env_steps") if done is None or left is None else int(done + left)
     # The newest step that any file knows of; rows of a supervised run count updates, not epochs.
-    steps = [done, *folder.saved_steps]
+    steps = [int(done or 0), *folder.saved_steps]
     if unit == "env steps":
         steps += [row.step for row in folder.last_rows("metrics.csv")]
     state, note = _state(folder)
     rate, ends = 0.0, None
     if state == "running":
         rate = timing.get("updates_per_second", 0.0)
-        if "seconds_left" in timing:
-            ends = folder.timing_csv.stat().st_mtime + timing["seconds_left"]
+        if (seconds := timing.get("seconds_left", math.inf)) < 1e9:  # later moments may have no date
+            ends = folder.timing_csv.stat().st_mtime + seconds
     return Status(
         folder, state, max(steps), total if isinstance(total, int) else 0, unit, rate, ends, _latest(folder), note
     )
