@@ -19,7 +19,7 @@ from rl_plasticity.configs.written import nested
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
-from rl_plasticity.runs.folder import RunFolder, no_folder
+from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
 from rl_plasticity.runs.machine import device_here, set_products_, threads_of_torch
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive, derived
@@ -198,6 +198,8 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
     """
     if not folder.config.is_file() and not folder.path.is_dir():
         raise no_folder(folder.path)
+    if not folder.is_run() and (below := runs_below(folder.path)):
+        raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
     if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):
         raise SettingsError(f"{folder}: {plugs}")
     try:
