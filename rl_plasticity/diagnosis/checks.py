@@ -38,8 +38,6 @@ def of_data(trials: Trials) -> list[str]:
     """
     subject, source, has_effect = trials.subject, trials.source, False
     targets = torch.cat([x.flatten() for _, *given in source.given for x in tensors_in(given)] or [torch.zeros(1)])
-    if len(targets) > 1 and bool((targets == targets[0]).all()):
-        return [f"constant targets: all {len(targets)} are {targets[0].item():g}"]
     axis, criterion = len(subject.runs), source.own and source.own[0]
     nets = [subject.copied(weights).net for weights in (trials.fresh[0], None)]
     for k, batch in enumerate(source.given):
@@ -50,6 +48,8 @@ def of_data(trials: Trials) -> list[str]:
                 seen = [_seen(net, batch, criterion, axis, level) for net in nets]
         except Exception as error:  # whatever a network or a loss may raise
             raise SettingsError(f"{where} cannot be learned: {first_line(error)}") from error
+        if len(targets) > 1 and bool((targets == targets[0]).all()):
+            return [f"constant targets: all {len(targets)} are {targets[0].item():g}"]
         (loss, _), (reach, other), (size, same), blind = zip(*seen, strict=True)
         if not math.isfinite(loss):
             return [f"not finite: {where}: a fresh network's loss is {loss:g}{_reason(batch, axis)}"]

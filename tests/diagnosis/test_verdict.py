@@ -165,6 +165,8 @@ def test_values_that_are_not_finite_and_constant_targets_are_named_and_nothing_i
     net = make()
     report = diagnose(net, X, loss=CE, targets=torch.full((128,), 3))
     assert (report.verdict, report.causes[0]) == ("something else", "constant targets: all 128 are 3")
+    wrong = [(X[:8, :3], torch.full((8,), 3)), (X[:8], torch.full((8,), 3))]
+    refused(lambda: diagnose(net, batches=wrong, loss=CE), match="batch 0 cannot be learned")
     net[2].weight.data[3, 4] = math.nan
     report = diagnose(net, X)
     assert report.verdict == "something else"
