@@ -117,6 +117,8 @@ def __getattr__(name: str) -> object:
                 raise
             needed = f"rl_plasticity.{name} needs {error.name}{which_extra(error)}"
             raise ModuleNotFoundError(needed, name=error.name) from error
+    if name == "fit_fresh_targets":
+        raise ImportError("rl_plasticity.fit_fresh_targets is in rl_plasticity_zoo.metrics since 0.3")
     raise AttributeError(f"module 'rl_plasticity' has no attribute {name!r}")
 
 

@@ -236,3 +236,15 @@ def test_no_public_name_is_a_module_s_too():
 def test_a_command_is_an_attribute_and_importable_from_the_package():
     for name in COMMANDS:  # asked for as where nothing has imported them yet
         assert rl_plasticity.__getattr__(name).__name__ == (name if name == "diagnose" else f"rl_plasticity.{name}")
+
+
+@pytest.mark.parametrize(("home", "old", "new"), [
+    ("rl_plasticity", "fit_fresh_targets", "rl_plasticity_zoo.metrics"),
+    ("rl_plasticity.metrics", "plasticity_score", "rl_plasticity_zoo.metrics"),
+    ("rl_plasticity.structure", "HiddenUnits", "HiddenLayer"),
+    ("rl_plasticity.structure", "untouched", "shadow"),
+])  # fmt: skip
+def test_a_name_that_was_public_says_what_or_where_it_is_now(home, old, new):
+    with pytest.raises(ImportError, match=rf"{old} is .*{new}"):
+        exec(f"from {home} import {old}")
+    assert not hasattr(importlib.import_module(home), "no_such_name")

@@ -57,3 +57,9 @@ __all__ = [
     "stable_rank",
     "weight_norm",
 ]
+
+
+def __getattr__(name: str) -> None:
+    if name in ("fit_fresh_targets", "plasticity_score", "policy_entropy"):
+        raise ImportError(f"rl_plasticity.metrics.{name} is in rl_plasticity_zoo.metrics since 0.3")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,3 +27,10 @@ __all__ = [
     "tensors_in",
     "with_tensors",
 ]
+
+
+def __getattr__(name: str) -> None:
+    now = {"HiddenUnits": "HiddenLayer", "untouched": "shadow", "renewed": "recycled", "some": "errors.in_short"}
+    if name in now:
+        raise ImportError(f"rl_plasticity.structure.{name} is {now[name]} since 0.3")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
