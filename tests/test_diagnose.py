@@ -305,7 +305,7 @@ def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
 
 @pytest.mark.parametrize(("arguments", "names"), [
     (["results/none"], ["results/none"]),
-    (["{pendulum.parent}"], ["{pendulum.parent}", "config.yaml"]),
+    (["{pendulum.parent}"], ["{pendulum.parent}", "holds some: "]),
     (["{pendulum}", "repeats=1"], ["repeats", "1"]),
     (["{pendulum}", "checkpoint=7"], ["7", "0"]),
     (["{pendulum}", "network=critc"], ["critc", "critic"]),
