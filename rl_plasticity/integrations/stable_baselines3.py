@@ -120,12 +120,13 @@ def trained_by(model: BaseAlgorithm) -> dict[str, Trained]:
             f"what {type(model).__name__} trains is not known here: A2C, DDPG, DQN, PPO, SAC and TD3 are, and what "
             "derives from them; use rl_plasticity.attach on its optimizers"
         )
-    trained = {}
+    trained, taken = {}, set[torch.Tensor]()  # TD3's optimizers both hold a shared extractor
     for name, (net, example) in found.items():
         optimizer = (net if hasattr(net, "optimizer") else model.policy).optimizer
         held = {p for group in optimizer.param_groups for p in group["params"]}
         noise = getattr(net, "log_std", None)  # a layer of SAC's actor; a parameter where it is no output
-        only = [p for p in net.parameters() if p in held and p is not noise]
+        only = [p for p in net.parameters() if p in held - taken and p is not noise]
+        taken.update(only)
         trained[name] = Trained(net, [optimizer], {"example": example, "only": only})
     return trained
 

@@ -24,7 +24,7 @@ from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 
-from rl_plasticity.integrations.stable_baselines3 import Regularize, branch  # noqa: E402
+from rl_plasticity.integrations.stable_baselines3 import Regularize, branch, trained_by  # noqa: E402
 
 # Strong enough that each changes the weights far beyond the tolerance within 20 steps.
 SETTINGS = {
@@ -450,3 +450,12 @@ def test_copies_of_a_model_with_hindsight_replay_get_its_buffer_with_their_own_e
     found = branch(model, goals, 10, {"l2": {"coef": 0.0}}, repeats=2, episodes=1)
     assert found["l2"].gain == (0, 0, 0)
     assert model.replay_buffer.env is model.env
+
+
+@pytest.mark.parametrize("kind", ["SAC", "TD3"])
+def test_what_two_networks_share_is_regularized_once(kind):
+    model = make(kind, policy_kwargs={"features_extractor_class": OneLayer, "share_features_extractor": True})
+    model._last_obs = model.env.reset()
+    actor, critic = (set(one.settings["only"]) for one in trained_by(model).values())
+    assert not actor & critic
+    assert set(model.actor.features_extractor.parameters()) <= actor
