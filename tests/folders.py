@@ -22,6 +22,7 @@ from rl_plasticity.metrics import METRICS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LOOKS = Path(__file__).parent.parent / "papers" / "looks"
+WINDOWS = LOOKS.with_name("windows.py")
 
 SMALL = ["agent.hidden=[16,16]", "batch_size=16", "device=cpu", "compile=false", "threads=1", "eval_episodes=1"]
 SMALL += ["measure_every_updates=0"]
@@ -121,7 +122,7 @@ def without_what_plugs_add(monkeypatch, *places):
             now.update(then)
         for name in {*sys.modules} - modules:
             file = getattr(sys.modules[name], "__file__", None) or ""
-            if file.startswith((str(EXAMPLES), str(LOOKS), *map(str, places))):
+            if file.startswith((*map(str, (EXAMPLES, LOOKS, WINDOWS, *places)),)):
                 del sys.modules[name]
 
 

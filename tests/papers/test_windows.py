@@ -1,14 +1,12 @@
 """A method in a window of updates is the method inside it, and nothing outside."""
 
 import importlib
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import refused
 from folders import without_what_plugs_add
 
-import papers
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import SGD
 from rl_plasticity.networks import make_network
@@ -19,7 +17,7 @@ from rl_plasticity.training.epochs import cross_entropy
 @pytest.fixture
 def window(monkeypatch):
     """The plug's class, which is no choice for other tests."""
-    with without_what_plugs_add(monkeypatch, Path(papers.__file__).with_name("windows.py")):
+    with without_what_plugs_add(monkeypatch):
         yield importlib.import_module("papers.windows").Window
 
 

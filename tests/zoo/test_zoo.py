@@ -76,8 +76,8 @@ def test_the_agent_of_a_paper_is_its_preset_and_settings_beside_it_override_it(p
 @pytest.mark.parametrize(("kind", "arguments", "named"), [
     (Train, ["agent=xcq"], ["'xcq'", "'xqc'"]),
     (Train, ["preset=simba_v3"], ["'simba_v3'", "'simba_v2'"]),
-    (Train, ["agent.bins=51"], ["agent.bins", "agent=later_sac"]),
-    (Train, ["agent=dqn", "agent.atoms=51"], ["agent.atoms", "agent=rainbow"]),
+    (Train, ["agent.bins=51"], ["bins", "agent=later_sac"]),
+    (Train, ["agent=dqn", "agent.atoms=51"], ["atoms", "agent=rainbow"]),
     (Train, ["agent.dropout=0.1"], ["agent.dropout", "agent.network=dropout_mlp"]),
     (Train, ["agent=later_sac", "agent.network=smba"], ["agent.network", "'smba'", "'simba'"]),
     (Train, ["agent.activation=rationl"], ["agent.activation", "'rationl'", "'rational'"]),
