@@ -9,7 +9,7 @@ from torch import nn
 
 from rl_plasticity.errors import choose
 from rl_plasticity.networks.activations import ACTIVATIONS, Activation, CReLU, gain_of, make_activation
-from rl_plasticity.networks.cnn import CNN, StackedBatchNorm2d, StackedConv2d, kumar_cnn
+from rl_plasticity.networks.cnn import CNN, OneConvolution, StackedBatchNorm2d, StackedConv2d, kumar_cnn
 from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.networks.mlp import MLP, Init, InjectedLayers, LayerNormFlag, StackedLayerNorm, StackedLinear
 from rl_plasticity.plugins import Choices
@@ -94,6 +94,7 @@ __all__ = [
     "Init",
     "Injectable",
     "LayerNormFlag",
+    "OneConvolution",
     "StackedBatchNorm2d",
     "StackedConv2d",
     "StackedLayerNorm",
