@@ -97,3 +97,8 @@ def test_without_onednn_or_a_place_to_keep_what_was_measured_it_never_pays(measu
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert onednn_pays_from() == NEVER
     assert measured == []
+
+
+def test_where_the_width_cannot_be_written_it_never_pays_and_no_run_ends(measured, tmp_path):
+    (tmp_path / f"onednn_from_{torch.__version__}").mkdir()
+    assert onednn_pays_from() == NEVER
