@@ -353,10 +353,10 @@ def way_of(name: str, agent: SAC, b: Bounds) -> tuple[Callable[..., Any], int]:
     return (update if kind == "plain" else capture(update, b)), 1
 
 
-def inputs_of(b: Bounds, runs: int, sizes: tuple[int, int], number: int, several: int) -> tuple[Batch, Tensor]:
+def inputs_of(b: Bounds, runs: int, sizes: tuple[int, int], seeds: Sequence[int]) -> tuple[Batch, Tensor]:
     """The same numbers in every way; for several updates with a leading axis."""
-    each = [transitions(b, runs, *sizes, number * 100 + i, b.device) for i in range(several)]
-    if several == 1:
+    each = [transitions(b, runs, *sizes, seed, b.device) for seed in seeds]
+    if len(each) == 1:
         return each[0]
     stacked = Batch(*(torch.stack(x) for x in zip(*(batch for batch, _ in each), strict=True)))
     return stacked, torch.stack([noise for _, noise in each])
@@ -380,7 +380,7 @@ def speed(b: Bounds) -> dict[str, Any]:
             if kind == "bfloat16":
                 read_bfloat16_(agent, pays_from(b.device, runs))
             call, makes = way_of(way, agent, b)
-            inputs = inputs_of(b, runs, SIZES[size], 1, makes)
+            inputs = inputs_of(b, runs, SIZES[size], range(makes))
             began = time.perf_counter()
             call(*inputs)
             settle(b)
@@ -416,7 +416,7 @@ def ways(b: Bounds) -> dict[str, Any]:
     for runs in (1, 2):
         lines: list[str] = []
         agent = spectral_agent(b, runs)
-        fastest(agent.update, b.device, b.on_gpu, lines.append)(*inputs_of(b, runs, (17, 6), 1, 1))
+        fastest(agent.update, b.device, b.on_gpu, lines.append)(*inputs_of(b, runs, (17, 6), [0]))
         found[f"{runs} runs"] = lines
     return found
 
@@ -437,14 +437,12 @@ def exact(b: Bounds) -> dict[str, Any]:
         seen = {}
         if makes > 1:
             for _ in range(Captured.WARM_UP + 1):  # recorded; then from the start by one replay
-                call(*inputs_of(b, runs, (17, 6), 5, makes))
+                call(*inputs_of(b, runs, (17, 6), range(500, 500 + makes)))
         agent.load_state_dict({n: v.to(device) for n, v in start.items()}, strict=False)
-        for number in range(16 // makes):
-            batch, noise = transitions(b, runs, 17, 6, 100 + number, "cpu") if makes == 1 else inputs_of(
-                b, runs, (17, 6), 1, makes
-            )  # fmt: skip
+        for number in range(0, 16, makes):
+            batch, noise = inputs_of(b, runs, (17, 6), range(100 + number, 100 + number + makes))
             call(Batch(*(x.to(device, kind) for x in batch)), noise.to(device, kind))
-            seen[(number + 1) * makes] = weights(agent)
+            seen[number + makes] = weights(agent)
         return seen
 
     before = weights(first)

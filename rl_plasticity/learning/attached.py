@@ -463,11 +463,13 @@ _CHANGES = 4  # optimizers may take turns
 
 
 class _Alive(weakref.WeakSet[Attached]):
-    """The handles of this process, which their optimizers' hooks keep alive."""
+    """The handles of this process, which their optimizers' hooks keep alive.
 
-    watched: Any = (
-        None  # torch's hook on every optimizer's steps: one, for handles that are forgotten leave none behind
-    )
+    Attributes:
+        watched: torch's hook on the steps of all optimizers. There is one, for a handle that is forgotten leaves none.
+    """
+
+    watched: Any = None
 
 
 _ALIVE = _Alive()

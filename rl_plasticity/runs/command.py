@@ -221,7 +221,7 @@ class Command(Generic[S, B]):
             own = {k: given.get(f"{name}.{k}", v) for k, v in group.settings.items()}
             changed[name] = replace(group, settings=own)
         # What began without this setting goes on with the products that it began with.
-        changed.setdefault("onednn_from", before.onednn_from or NEVER)
+        changed["onednn_from"] = before.onednn_from or NEVER
         return replace(before, **changed), before
 
     def _with_periods(self, settings: S, built: B) -> S:
