@@ -310,7 +310,7 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         net.load_state_dict(_state_in(_loaded(weights), net, weights))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
-    subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource.of_inputs(_loaded(inputs), (), None, None)
+    subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource(Bank(_loaded(inputs), ()))
     (report,) = tried(weights, subject, tasks, settings)
     print(report)
     if out:

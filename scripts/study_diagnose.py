@@ -61,7 +61,7 @@ METHODS: dict[str, dict[str, Any]] = {
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
 COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
-COLUMNS += ["noise", "teacher", "own", "batches", "batches_verdict", *SYMPTOMS]
+COLUMNS += ["batches", "batches_verdict", *SYMPTOMS]
 VERDICTS = ("plastic", "not detectable", "losing", "lost")
 
 
@@ -128,7 +128,6 @@ def numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
     found |= {"verdict": drawn.verdict}
     if own is not None:
         found |= {"batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
-    found |= {kind: drawn.evidence[f"{NOW}/{kind}"].mean for kind in drawn.protocol["targets"]}
     return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
 
 

@@ -103,7 +103,7 @@ PYTHON: dict[str, list[Block]] = {
     ],
     "diagnose.md": [
         Block("batches=next_batches", before=A_LOOP + A_NEXT_TASK, instead=BRIEFLY,
-            after="assert report.protocol['targets'] == ['batches']"),
+            after="assert report.protocol['targets'] == 'batches'"),
         Block("earlier=last_week", before="last_week = net.state_dict()",
             instead={"diagnose(net, x": "diagnose(net, x, repeats=2, updates=10"},
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}"),
@@ -244,7 +244,7 @@ NOT_RUN = {
     "state     done                         updates  ends                   run                                 last"
     "          note": SHOWN,
     "4 runs: 1 finished, 1 running, 1 killed, 1 failed": SHOWN,
-    "tried on copies         learned then              closes  changes outputs": SHOWN,
+    "tried on copies         learned then              closes": SHOWN,
 }
 # Beginnings of commands that no test runs, and why.
 NEVER = {"python examples/": MINUTES, "cd examples": "the tests have that folder on their path"}

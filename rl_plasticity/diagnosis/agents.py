@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import BATCH, LARGE_BANK, Bank, Loss, TaskSource, TrialTask, called, outputs_of
+from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, Batches, TaskSource, TrialTask, outputs_of, task_of
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.seeding import random_states_kept
@@ -56,31 +56,26 @@ class NextTask(TaskSource):
         """The inputs and the targets."""
         return [[self.example, self.wanted]]
 
-    def tasks(self, nets: Sequence[nn.Module], seed: int, updates: int) -> list[TrialTask]:
-        """The only task of a repeat."""
+    def task(self, nets: Sequence[nn.Module], seed: int, updates: int) -> TrialTask:
+        """The task of one repeat."""
         assert self.bank is not None
         bank, (layout, first) = self.bank, outputs_of(nets[0], self.bank)
         wanted = bank.narrowed(self.wanted)
         counts = torch.ones_like(wanted) if self.counts is None else bank.narrowed(self.counts)
         mean = wanted.mean(-2, keepdim=True)
         spread = (wanted - mean).square().mean((-2, -1), keepdim=True).sqrt()
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randint(bank.size, (updates, min(BATCH, bank.size)), generator=generator)
 
-        def begin(net: nn.Module) -> Loss:
+        def batches(net: nn.Module) -> Batches:
             center, scale = mean, spread
             if self.rescaled:
                 center, scale = _moments(outputs_of(net, bank)[1], counts)
                 scale = scale.maximum(_moments(first, counts)[1])
+            return bank.batches(seed, center + scale * (wanted - mean) / spread, counts, scale.expand_as(wanted))
 
-            def loss(net: nn.Module, t: int) -> Tensor:
-                output = layout(called(net, bank.rows(bank.example, order[t])))
-                error = (output - center) / scale - bank.rows((wanted - mean) / spread, order[t])
-                return _mean(error.square(), bank.rows(counts, order[t]))[..., 0, 0]
+        def criterion(output: Any, wanted: Tensor, counts: Tensor, scale: Tensor) -> Tensor:
+            return _mean(((layout(output) - wanted) / scale).square(), counts)[..., 0, 0]
 
-            return loss
-
-        return [TrialTask("next", begin, updates, 1.0)]
+        return task_of("next", batches, criterion, seed, updates, 1.0)
 
 
 def _mean(values: Tensor, counts: Tensor) -> Tensor:

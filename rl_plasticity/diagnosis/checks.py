@@ -122,7 +122,7 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
 
 def of_updates(trials: Trials) -> list[str]:
     """What the first updates of a copy show that learns as the network is trained: what does not move, and why not."""
-    subject, task = trials.subject, trials.tasks[0][-1]
+    subject, task = trials.subject, trials.tasks[0]
     net, optimizers = subject.as_it_is(task)
     sizes: dict[Tensor, Tensor] = {}  # of the gradients, summed over the updates
 

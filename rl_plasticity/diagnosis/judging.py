@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Verdict
@@ -42,30 +41,29 @@ class Judge:
         """This run of ``[repeats, runs]``."""
         return Estimate.of(values[:, self.run].tolist())
 
-    def as_trained(self, kind: str, arm: str = AS_IT_IS) -> Estimate:
+    def as_trained(self, arm: str = AS_IT_IS) -> Estimate:
         """What an arm learned at the first rate, of what a fresh network learned at that rate."""
-        return self.of(self.trials.score(kind, arm, 1.0, self.trials.at(kind, AS_IT_IS)))
+        return self.of(self.trials.score(arm, 1.0))
 
     def judged(self) -> Judged | None:
         """The verdict; None where the network is behind, but may catch up if the trials go on."""
-        if (removed := float(self.trials.removed()[:, self.run].amax())) < LEARNS:
+        if (removed := float(self.trials.removed()[self.run])) < LEARNS:
             why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
             return "not detectable", why, None
         score, gap, says = self.said
-        if kind := self.short_of():
-            own = self.as_trained(kind)
-            return "something else", f"{says}; as it is trained it learns only {own} of the task {kind!r}", gap
+        if self.falls_short():
+            return "something else", f"{says}; as it is trained it learns only {self.as_trained()}", gap
         far = self.far_behind()
         if any(self.trials.is_first or now.mean < CLOSER * before.mean for now, before in far.values()):
             return None
         if score.high < PLASTIC:
-            return self.bad()
+            return self.bad
         if EARLIER in far:
             return "losing", f"{says}; this is {far[EARLIER][0]} less than earlier, compared repeat by repeat", gap
         if score.low < PLASTIC:
             return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
-        if alone := self.too_little_at_its_rate():
-            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
+        if self.trials.subject.optimizers and AS_IT_IS in self.trials.arms and (own := self.as_trained()).high < LOST:
+            return "something else", f"{says} at a higher rate; as it is trained it learns only {own}", gap
         return "plastic", says, gap
 
     def open(self) -> Judged:
@@ -74,43 +72,27 @@ class Judge:
         # In three times as many updates the gap would shrink by as much again.
         if all(now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in self.far_behind().values()):
             return "not detectable", f"{says}, and still catches up: give more updates", gap
-        return self.bad()
+        return self.bad
 
+    @property
     def bad(self) -> Judged:
-        """The verdict on a run that is behind, unless it learns one kind of drawn targets as a fresh network does."""
+        """The verdict on a run that is behind."""
         score, gap, says = self.said
-        kinds = self.trials.kinds
-        for kind in kinds if len(kinds) > 1 else ():
-            if self.of(self.trials.score(kind, NOW)).high >= PLASTIC:
-                why = f"{says}, but all of the targets {kind!r}: your next task decides, batches="
-                return "not detectable", why, None
         return "lost" if score.high < LOST else "losing", says, gap
 
     @property
     def said(self) -> tuple[Estimate, float, str]:
         """The score, the smallest gap that would have been detected, and a clause that states the score."""
-        score = self.of(self.trials.scores(NOW))
+        score = self.of(self.trials.score(NOW))
         gap = 1 - PLASTIC + (score.high - score.low) / 2
         return score, gap, f"with a fresh optimizer it learns {score} of what a fresh network learns"
 
-    def short_of(self) -> str | None:
-        """A kind of targets of which the network learns less than half as it is trained, although it could."""
-        for kind in self.trials.kinds if AS_IT_IS in self.trials.arms else ():
-            can, own = self.as_trained(kind, NOW), self.as_trained(kind)
-            if can.mean >= LOST and own.high < min(can.mean / 2, can.low):
-                return kind
-        return None
-
-    def too_little_at_its_rate(self) -> Estimate | None:
-        """What it learned as it is trained of the targets of which it learned most, if that is less than half."""
-        trials = self.trials
-        if not trials.subject.optimizers or AS_IT_IS not in trials.arms:
-            return None
-        while (own := max(map(self.as_trained, trials.kinds))).high < LOST:
-            if trials.arms[AS_IT_IS].lengths == trials.lengths:
-                return own
-            trials.run(AS_IT_IS, lambda r: trials.subject, [1.0])
-        return None
+    def falls_short(self) -> bool:
+        """Whether the network learns less than half as it is trained, although it could at that rate."""
+        if AS_IT_IS not in self.trials.arms:
+            return False
+        can, own = self.as_trained(NOW), self.as_trained()
+        return can.mean >= LOST and own.high < min(can.mean / 2, can.low)
 
     def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
         """How far it is behind a fresh network and an earlier one, where that is far: now, and at a third of that."""
@@ -123,23 +105,20 @@ class Judge:
         return found
 
     def _behind(self, other: str, part: float) -> Estimate:
-        now = self.trials.scores(NOW, part, -1e3)
-        return self.of((torch.ones_like(now) if other == FRESH else self.trials.scores(other, part, -1e3)) - now)
+        at = self.trials.at(NOW, part)
+        theirs, now = (self.trials.score(arm, at=at, least=-1e3) for arm in (other, NOW))
+        return self.of(theirs - now)
 
     def numbers(self) -> tuple[dict[str, Estimate], dict[str, float]]:
-        """What each arm learned, over all targets and for each kind, and its mean losses at the end."""
+        """What each arm learned, and its mean losses at the end."""
         trials = self.trials
-        evidence: dict[str, Estimate] = {}
-        arms = [arm for arm in (NOW, AS_IT_IS, EARLIER) if arm in trials.arms]
-        for arm in arms:
-            evidence[arm] = self.of(trials.scores(arm))
-            evidence |= {f"{arm}/{kind}": self.of(trials.score(kind, arm)) for kind in trials.kinds}
-        learned = [(arm, kind) for arm in (*arms, FRESH) for kind in trials.kinds]
-        return evidence, {f"{arm}/{kind}": float(trials.loss(kind, arm)[:, self.run].mean()) for arm, kind in learned}
+        arms = [arm for arm in (NOW, AS_IT_IS, EARLIER, FRESH) if arm in trials.arms]
+        losses = {arm: float(trials.loss(arm)[:, self.run].mean()) for arm in arms}
+        return {arm: self.of(trials.score(arm)) for arm in arms if arm != FRESH}, losses
 
     def slow_start(self) -> list[str]:
         """That it ends well but was far behind a fresh one after a third of the updates: it unlearned first."""
-        early = float(self.trials.scores(NOW, 1 / TIMES)[:, self.run].mean())
-        updates = max(self.trials.lengths.values())
+        updates = self.trials.length
+        early = self.of(self.trials.score(NOW, at=self.trials.at(NOW, 1 / TIMES))).mean
         said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
         return [f"slow start: {said}"] if early < PLASTIC else []

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from rl_plasticity.diagnosis.report import NOW, Estimate, Remedy
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import Bank, outputs_of
 from rl_plasticity.diagnosis.trials import Trials
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.attached import attach
@@ -67,13 +66,9 @@ REMEDIES: dict[str, Repair] = {
 """Remedies by name: `INTERVENTIONS` that can be tried at once, a change of the network itself, a regularizer."""
 
 
-def try_on_copies(trials: Trials) -> dict[str, Tensor | None]:
-    """Let copies learn after each remedy that fits the network, and return how far each changed the outputs.
-
-    That is ||f'(x) - f(x)||_F / ||f(x) - mean f(x)||_F over the inputs, ``[*runs]``; None without a bank of inputs.
-    """
-    subject, source, rates = trials.subject, trials.source, [trials.best_rate()]
-    tried: dict[str, Tensor | None] = {}
+def try_on_copies(trials: Trials) -> list[str]:
+    """Let copies learn after each remedy that fits the network, and return the names of these."""
+    subject, rates, tried = trials.subject, [trials.best_rate()], []
     for name, repair in REMEDIES.items():
         copies = []
         try:
@@ -82,31 +77,18 @@ def try_on_copies(trials: Trials) -> dict[str, Tensor | None]:
                 for r, fresh in enumerate(trials.fresh):
                     torch.manual_seed(derive(trials.seed, r, 3))
                     copies.append(subject.copied())
-                    repair(copies[-1], fresh, source.example)
+                    repair(copies[-1], fresh, trials.source.example)
                 trials.run(name, copies.__getitem__, rates)
         except Exception:  # whatever keeps it from being applied to such a network
             trials.arms.pop(name, None)
             continue
-        bank = source.bank
-        tried[name] = None if bank is None else _moved(subject.copied().net, copies[0].net, bank)
+        tried.append(name)
     return tried
 
 
-@torch.no_grad()
-def _moved(net: nn.Module, changed: nn.Module, bank: Bank) -> Tensor:
-    before, after = (outputs_of(one, bank)[1] for one in (net, changed))
-    spread = torch.linalg.matrix_norm(before - before.mean(bank.axis, keepdim=True))
-    moved = torch.linalg.matrix_norm(after - before)
-    return torch.where(moved > 0, moved / spread, 0)
-
-
-def ranked(trials: Trials, tried: Mapping[str, Tensor | None], run: int) -> tuple[Remedy, ...]:
+def ranked(trials: Trials, tried: Sequence[str], run: int) -> tuple[Remedy, ...]:
     """The remedies of a run, the best first."""
-    lengths = {kind: trials.at(kind, next(iter(tried), NOW)) for kind in trials.kinds}
-    now = float(trials.scores(NOW, lengths=lengths)[:, run].mean())
-    found = []
-    for name, moved in tried.items():
-        learned = Estimate.of(trials.scores(name)[:, run].tolist())
-        closes = (learned.mean - now) / (1 - now)
-        found.append(Remedy(name, learned, closes, None if moved is None else float(moved.reshape(-1)[run])))
+    now = float(trials.score(NOW, at=trials.at(next(iter(tried), NOW)))[:, run].mean())
+    every = {name: Estimate.of(trials.score(name)[:, run].tolist()) for name in tried}
+    found = [Remedy(name, learned, (learned.mean - now) / (1 - now)) for name, learned in every.items()]
     return tuple(sorted(found, key=lambda r: -r.learned.mean))

@@ -39,13 +39,11 @@ class Remedy(NamedTuple):
     Args:
         learned: what the copy then learned, as a share of what a fresh network learns.
         closes: the share of the gap between the network and a fresh one that the remedy closed.
-        changes: how far the remedy moved the outputs for the inputs, as a share of their spread; None without inputs.
     """
 
     name: str
     learned: Estimate
     closes: float
-    changes: float | None
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,8 @@ class Report:
         verdict: "plastic", "losing", "lost", "something else" or "not detectable".
         why: a sentence with the reason for the verdict.
         causes: other findings, each a sentence that begins with the name of the check.
-        evidence: what each arm learned as a share of what a fresh network learns, by arm and by ``arm/targets``.
-        losses: each arm's mean loss at the end, by ``arm/targets``.
+        evidence: what each arm learned as a share of what a fresh network learns.
+        losses: each arm's mean loss at the end.
         symptoms: metrics of the network and of a fresh one. They explain, and decide nothing.
         remedies: the remedies tried on copies, the best first.
         smallest_gap: the smallest missing share that this number of repeats would have shown.
@@ -113,25 +111,16 @@ class Report:
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]
         lines += [f"  {cause}" for cause in self.causes]
-        if {"noise", "teacher"} & {*self.protocol.get("targets", ())}:
+        if self.protocol.get("targets") == "drawn":
             lines.append("  (on targets that are drawn, which have to be memorized; your next task decides: batches=)")
-        arms = [name for name in self.evidence if "/" not in name]
-        kinds = list(dict.fromkeys(name.partition("/")[2] for name in self.losses))
-        if arms:
-            lines += ["", f"{LEARNED:<48}{''.join(f'{k:>9}' for k in kinds)}"]
-            for arm in arms:
-                means = [self.evidence.get(f"{arm}/{k}") for k in kinds]
-                each = "".join(" " * 9 if e is None else f"{e.mean:>9.2f}" for e in means)
-                lines.append(f"  {arm:<22}{self.evidence[arm]!s:<24}{each}")
+        if self.evidence:
+            lines += ["", LEARNED]
+            lines += [f"  {arm:<22}{learned}" for arm, learned in self.evidence.items()]
         if p := self.protocol:
-            updates = " and ".join(dict.fromkeys(str(n) for n in p["updates"].values()))
-            lines.append(f"  ({p['repeats']} repeats of {updates} updates, learning rates {p['rates']})")
+            lines.append(f"  ({p['repeats']} repeats of {p['updates']} updates, learning rates {p['rates']})")
         if self.remedies:
-            cost = "" if self.remedies[0].changes is None else "changes outputs"
-            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}{cost:>17}"]
-            for r in self.remedies:
-                changes = "" if r.changes is None else f"{min(r.changes, 10):.0%}"
-                lines.append(f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}{changes:>17}")
+            lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}"]
+            lines += [f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}" for r in self.remedies]
             alike = sum(r.learned.high >= self.remedies[0].learned.low for r in self.remedies[1:])
             lines.append(f"  (each with a new optimizer; others that cannot be told from the best: {alike})")
         if self.symptoms:

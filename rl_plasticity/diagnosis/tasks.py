@@ -28,6 +28,8 @@ AFFINE = {"mul", "add", "sub", "div"}
 
 Loss = Callable[[nn.Module, int], Tensor]
 """The loss ``[*runs]`` of a network at update number t."""
+Batches = Sequence[Sequence[Any]]
+"""Of each batch the inputs, and then the targets where there are any."""
 Criterion = Callable[..., Tensor]
 """A user's loss: ``criterion(output, targets)``, or ``criterion(output)`` where a batch has no targets."""
 
@@ -37,7 +39,7 @@ class TrialTask:
     """A task that every arm of a trial learns.
 
     Args:
-        name: the kind of targets: ``noise``, ``teacher``, ``own`` or ``batches``.
+        name: the kind of targets: ``drawn``, ``own``, ``batches`` or ``next``.
         begin: takes a network that is about to learn the task and returns the loss.
         updates: number of updates.
         nothing: the loss of a network that learned nothing; None with the user's loss: the fresh network's first.
@@ -59,6 +61,36 @@ def called(net: nn.Module, inputs: Example) -> Any:
     kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
     args, kwargs = with_tensors([*arguments_of(inputs)], lambda x: x.to(kind) if x.is_floating_point() else x)
     return net(*args, **kwargs)
+
+
+def task_of(
+    name: str,
+    of_arm: Callable[[nn.Module], Batches],
+    criterion: Criterion,
+    seed: int,
+    updates: int,
+    nothing: float | None = None,
+    call: Callable[[nn.Module, Example], Any] = called,
+) -> TrialTask:
+    """A task of batches, in passes over all of them in an order drawn from `seed`.
+
+    Args:
+        of_arm: returns the batches for a network that is about to learn them.
+        call: calls the network with inputs.
+    """
+
+    def begin(net: nn.Module) -> Loss:
+        batches, generator = of_arm(net), torch.Generator().manual_seed(seed)
+        passes = math.ceil(updates / len(batches))
+        order = torch.cat([torch.randperm(len(batches), generator=generator) for _ in range(passes)]).tolist()
+
+        def loss(net: nn.Module, t: int) -> Tensor:
+            inputs, *targets = batches[order[t]]
+            return criterion(call(net, inputs), *targets)
+
+        return loss
+
+    return TrialTask(name, begin, updates, nothing)
 
 
 class _BeforeBounds(TorchFunctionMode):
@@ -131,22 +163,23 @@ class Bank:
             raise SettingsError(f"inputs must be tensors of as many examples each, in axis {self.axis}, got {shapes}")
         return sizes.pop()
 
-    def rows(self, values: Any, where: Tensor) -> Any:
-        """These rows of each tensor."""
-        return with_tensors(values, lambda x: x.index_select(self.axis, where.to(x.device)))
+    def batches(self, seed: int, *values: Any) -> Batches:
+        """The inputs and these values, in batches of `BATCH` rows that are drawn."""
+        size = min(BATCH, self.size)
+        order = torch.randperm(self.size, generator=torch.Generator().manual_seed(seed))
 
+        def rows(x: Tensor, where: Tensor) -> Tensor:
+            return x.index_select(self.axis, where.to(x.device))
 
-def _orders(n: int, size: int, updates: int, generator: torch.Generator) -> list[Tensor]:
-    """Which of n examples each update takes, `size` at most: passes over all of them in a new order each time."""
-    size = min(size, n)
-    passes = math.ceil(updates / (n // size))
-    each = [torch.randperm(n, generator=generator)[: n // size * size] for _ in range(passes)]
-    return list(torch.split(torch.cat(each), size))[:updates]
+        return [
+            [with_tensors(x, partial(rows, where=where)) for x in (self.example, *values)]
+            for where in torch.split(order[: self.size // size * size], size)
+        ]
 
 
 def _columns(x: Tensor, axis: int) -> Tensor:
     """All axes behind that of the examples as one."""
-    return x.flatten(axis + 1) if x.ndim > axis + 1 else x.unsqueeze(-1)
+    return x.reshape(*x.shape[: axis + 1], -1)
 
 
 def _laid_out(output: Any, runs: int, axis: int) -> Tensor:
@@ -194,48 +227,38 @@ def outputs_of(
     return layout, flat
 
 
-def drawn_tasks(nets: Sequence[nn.Module], bank: Bank, seed: int, updates: int) -> list[TrialTask]:
-    """Tasks with targets drawn for these inputs.
+def drawn_task(nets: Sequence[nn.Module], bank: Bank, seed: int, updates: int) -> TrialTask:
+    """A task with targets drawn for these inputs.
 
     A last map that bounds the outputs (tanh, softmax) is left out, so that a network can reach its targets.
 
-    ``noise``: y = f_0(x) + s e, independent standard normal e; ``teacher``: y = f_0(x) + s g(x), where g is a random
-    network of one hidden layer, standardized. The loss of both is the mean of ((f(x) - y) / s)^2, which is 1 for a
-    network that learns nothing. f_0 is what the arm itself computes before it learns, so nothing has to be unlearned.
-    s is the largest standard deviation over the inputs that an output of one of the `nets` has, the same for all arms.
+    y = f_0(x) + s g(x), where g is a random network of one hidden layer, standardized. The loss is the mean of
+    ((f(x) - y) / s)^2, which is 1 for a network that learns nothing. f_0 is what the arm itself computes before it
+    learns, so nothing has to be unlearned. s is the largest standard deviation over the inputs that an output of one
+    of the `nets` has, the same for all arms.
 
     Args:
         seed: seed of all draws.
     """
-    generator = torch.Generator().manual_seed(seed)
     layout, flat = outputs_of(nets[0], bank, before_bounds)
     call = called if torch.equal(flat, outputs_of(nets[0], bank)[1]) else before_bounds
-    spreads = [outputs_of(net, bank, call)[1].std(bank.axis, keepdim=True) for net in nets]
-    scale = reduce(torch.maximum, spreads)
+    scale = reduce(torch.maximum, [outputs_of(net, bank, call)[1].std(bank.axis, keepdim=True) for net in nets])
     scale = torch.where(scale > 0, scale, 1)
-    order = _orders(bank.size, BATCH, updates, generator)
-    n, outputs = flat.shape[-2:]
-    noise = torch.randn(n, outputs, generator=generator)
-    changes = {"noise": noise, "teacher": _teacher(bank, outputs, generator)}
+    change = _teacher(bank, flat.shape[-1], torch.Generator().manual_seed(seed)).to(flat)
 
-    def begin(change: Tensor, net: nn.Module) -> Loss:
-        targets = outputs_of(net, bank, call)[1] + scale * change
+    def batches(net: nn.Module) -> Batches:
+        return bank.batches(seed, outputs_of(net, bank, call)[1] + scale * change)
 
-        def loss(net: nn.Module, t: int) -> Tensor:
-            output = layout(call(net, bank.rows(bank.example, order[t])))
-            wanted: Tensor = bank.rows(targets, order[t])
-            return ((output - wanted) / scale).square().mean((-2, -1))
+    def criterion(output: Any, wanted: Tensor) -> Tensor:
+        return ((layout(output) - wanted) / scale).square().mean((-2, -1))
 
-        return loss
-
-    return [TrialTask(name, partial(begin, change.to(flat)), updates, 1.0) for name, change in changes.items()]
+    return task_of("drawn", batches, criterion, seed, updates, 1.0, call)
 
 
 def _teacher(bank: Bank, outputs: int, generator: torch.Generator) -> Tensor:
     """A smooth function of the inputs, ``[*runs, n, outputs]`` with mean 0 and variance 1 over the examples."""
     k = bank.axis
-    read = [_columns(x.float(), k) for x in tensors_in(bank.example)]
-    x = torch.cat([part for part in read if part.shape[:k] == read[0].shape[:k]], -1).cpu()
+    x = torch.cat([_columns(x.float(), k) for x in tensors_in(bank.example)], -1).cpu()
     x = (x - x.mean(k, keepdim=True)) / (x.std(k, keepdim=True) + 1e-8)
     hidden = torch.randn(x.shape[-1], 64, generator=generator) / math.sqrt(x.shape[-1])
     y = (2 * x @ hidden).tanh() @ torch.randn(64, outputs, generator=generator)
@@ -249,39 +272,16 @@ def own_task(bank: Bank, criterion: Criterion, targets: Any, seed: int, updates:
         targets: those of all inputs that were given, ``[*runs, n, ...]``.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = _orders(bank.size, BATCH, updates, generator)
 
     def drawn(y: Tensor) -> Tensor:
         if y.is_floating_point() or y.ndim > bank.axis + 1:
             return y.index_select(bank.axis, torch.randperm(bank.size, generator=generator).to(y.device))
-        begins = generator.get_state()
-        of_runs = []
-        for labels in y.reshape(-1, bank.size):  # each run draws as it does alone
-            generator.set_state(begins)
-            values: Tensor = torch.unique(labels)
-            of_runs.append(values[torch.randint(len(values), labels.shape, generator=generator).to(y.device)])
-        return torch.stack(of_runs).reshape(y.shape)
+        shares = torch.rand(bank.size, generator=generator).to(y.device)  # each run draws as it does alone
+        occurring: list[Tensor] = [labels.unique() for labels in y.reshape(-1, bank.size)]
+        return torch.stack([values[(shares * len(values)).long()] for values in occurring]).reshape(y.shape)
 
-    changed = with_tensors(bank.narrowed(targets), drawn)
-
-    def loss(net: nn.Module, t: int) -> Tensor:
-        return criterion(called(net, bank.rows(bank.example, order[t])), bank.rows(changed, order[t]))
-
-    return TrialTask("own", lambda net: loss, updates)
-
-
-# --- a task of the user's own batches ---------------------------------------------------------------------------------
-
-
-def own_batches(batches: Sequence[Sequence[Any]], criterion: Criterion, seed: int, updates: int) -> TrialTask:
-    """The user's next task: batches ``(inputs, *targets)`` in an order drawn from `seed`."""
-    order = _orders(len(batches), 1, updates, torch.Generator().manual_seed(seed))
-
-    def loss(net: nn.Module, t: int) -> Tensor:
-        inputs, *targets = batches[int(order[t])]
-        return criterion(called(net, inputs), *targets)
-
-    return TrialTask("batches", lambda net: loss, updates)
+    batches = bank.batches(seed, with_tensors(bank.narrowed(targets), drawn))
+    return task_of("own", lambda net: batches, criterion, seed, updates)
 
 
 # --- where the tasks come from ----------------------------------------------------------------------------------------
@@ -300,19 +300,20 @@ class TaskSource:
     own: tuple[Criterion, Any] | None = None
 
     @classmethod
-    def of_inputs(
-        cls, inputs: Example | None, runs: tuple[int, ...], loss: Criterion | None, targets: Any
-    ) -> "TaskSource":
-        """Inputs for which targets are drawn. Raises SettingsError for arguments that do not go together."""
-        if inputs is None:
-            raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
-        if (loss is None) != (targets is None):
-            raise SettingsError("loss= and targets= of the inputs go together; or give loss= and batches=")
-        return cls(Bank(inputs, runs), None if loss is None else (loss, targets))
+    def of(cls, inputs: Example | None, loss: Criterion | None, targets: Any, batches: Any) -> "TaskSource":
+        """Inputs of a network without runs, for which targets are drawn, or the user's next task.
 
-    @classmethod
-    def of_batches(cls, batches: Sequence[Any], loss: Criterion | None) -> "TaskSource":
-        """The user's next task. Raises SettingsError for what is no list of batches."""
+        Raises:
+            SettingsError: arguments that do not go together, or what is no list of batches.
+        """
+        if batches is None:
+            if inputs is None:
+                raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
+            if (loss is None) != (targets is None):
+                raise SettingsError("loss= and targets= of the inputs go together; or give loss= and batches=")
+            return cls(Bank(inputs, ()), None if loss is None else (loss, targets))
+        if inputs is not None or targets is not None:
+            raise SettingsError("batches= stands in place of inputs and targets=: leave them out")
         if loss is None:
             raise SettingsError("batches= needs loss=, a function of output and targets")
         one = isinstance(batches, tuple) and all(isinstance(x, Tensor) for x in batches)
@@ -346,11 +347,11 @@ class TaskSource:
         largest: Example = max(inputs, key=lambda one: sum(x.numel() for x in tensors_in(one)))
         return largest
 
-    def tasks(self, nets: Sequence[nn.Module], seed: int, updates: int) -> list[TrialTask]:
-        """The tasks of one repeat, for a fresh network and the one that is diagnosed."""
+    def task(self, nets: Sequence[nn.Module], seed: int, updates: int) -> TrialTask:
+        """The task of one repeat, for a fresh network and the one that is diagnosed."""
         if self.own is None:
-            return drawn_tasks(nets, cast(Bank, self.bank), seed, updates)
+            return drawn_task(nets, cast(Bank, self.bank), seed, updates)
         criterion, given = self.own
         if self.bank is None:
-            return [own_batches(given, criterion, seed, updates)]
-        return [own_task(self.bank, criterion, given, seed, updates)]
+            return task_of("batches", lambda net: given, criterion, seed, updates)
+        return own_task(self.bank, criterion, given, seed, updates)

@@ -7,8 +7,8 @@ updates.
 
 import math
 import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+import timeit
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -77,18 +77,16 @@ class Arm(NamedTuple):
     Args:
         of_repeat: makes the network of a repeat.
         rates: multiples of the learning rate.
-        lengths: its number of updates of each kind of targets.
-        curves: for each kind of targets and each repeat, the losses ``[updates, runs]`` by rate.
+        curves: for each repeat, the losses ``[updates, runs]`` by rate.
     """
 
     of_repeat: Callable[[int], Subject]
     rates: Sequence[float]
-    lengths: Mapping[str, int]
-    curves: dict[str, list[dict[float, Tensor]]]
+    curves: list[dict[float, Tensor]]
 
 
 class Trials:
-    """What every arm learns of every task.
+    """What every arm learns of the task of every repeat.
 
     A trial takes twice the updates after which fresh networks have removed `LEARNED` of the loss, from `UPDATES` to
     `LONGEST`. `go_on` makes it `TIMES` as long. In the first repeat an arm tries all learning rates, later the one that
@@ -96,17 +94,15 @@ class Trials:
 
     Args:
         source: what tasks are made of.
-        updates: number of updates of each trial, the same for all kinds of targets; None: found as above.
+        updates: number of updates of each trial; None: found as above.
         clip: the largest norm of the gradient, for the arm that learns as the network is trained.
 
     Attributes:
         fresh: the fresh network of each repeat.
-        tasks: those of each repeat.
-        kinds: the names of a repeat's tasks.
+        tasks: that of each repeat.
         arms: those that have learned, by name.
-        lengths: number of updates of each kind of targets. Remedies have `BRIEF` at most, and the network as it is
-            trained does not go on with the others.
-        went_on: whether they have become longer.
+        length: number of updates. Remedies have `BRIEF` at most.
+        went_on: whether trials are as long as the user wants, or have become longer.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
     """
 
@@ -114,14 +110,13 @@ class Trials:
         self, subject: Subject, source: TaskSource, repeats: int, updates: int | None, clip: float | None, seed: int
     ) -> None:
         self.subject, self.source, self.clip, self.seed = subject, source, clip, seed
-        self.given, self.went_on, self.keeps_own_rate = updates, False, False
+        self.given, self.went_on, self.keeps_own_rate = updates, updates is not None, False
         self.fresh: list[nn.Module] = []
-        self.tasks: list[list[TrialTask]] = []
+        self.tasks: list[TrialTask] = []
         self.arms: dict[str, Arm] = {}
         self.statistics = _statistics(subject, source)
+        self.length = updates or LONGEST
         self.draw(repeats)
-        self.kinds = [task.name for task in self.tasks[0]]
-        self.lengths = dict.fromkeys(self.kinds, updates or LONGEST)
 
     def draw(self, repeats: int) -> None:
         """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
@@ -132,66 +127,55 @@ class Trials:
                 for name, value in self.statistics.items():
                     self.fresh[-1].get_buffer(name).copy_(value)
                 nets = [self.subject.copied(self.fresh[-1]).net, self.subject.copied().net]
-                self.tasks.append(self.source.tasks(nets, derive(self.seed, r, 1), self.given or LONGEST))
+                self.tasks.append(self.source.task(nets, derive(self.seed, r, 1), self.given or LONGEST))
         for arm in self.arms:
             self._learn(arm)
 
     def run(
         self, arm: str, of_repeat: Callable[[int], Subject] | None = None, rates: Sequence[float] | None = None
     ) -> None:
-        """Let an arm learn every task.
+        """Let an arm learn the task of every repeat.
 
         Args:
             of_repeat: the arm's network in a repeat; by default that repeat's fresh network.
             rates: multiples of the learning rate; by default those of all arms.
         """
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
-        if arm == FRESH:
-            self.lengths = dict.fromkeys(self.kinds, self.given or LONGEST)
-        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS)
-        brief = {kind: min(BRIEF, updates) for kind, updates in self.lengths.items()}
-        self.arms[arm] = Arm(copied, rates or RATES, self.lengths if is_compared or self.given else brief, {})
+        if arm == FRESH and not self.went_on:
+            self.length = LONGEST
+        self.arms[arm] = Arm(copied, rates or RATES, [])
         self._learn(arm)
 
     def go_on(self) -> bool:
         """Make the trials longer; False if they are as long as they may be."""
-        if self.given is not None or min(self.lengths.values()) >= LONGEST:
+        if self.given is not None or self.length >= LONGEST:
             return False
-        longer = {kind: min(LONGEST, TIMES * updates) for kind, updates in self.lengths.items()}
-        going = {name: arm for name, arm in self.arms.items() if name != AS_IT_IS}
-        for arm, (of_repeat, rates, _, curves) in going.items():
-            used = {min(rates)}.union(*(self._best(kind, arm) for kind in self.kinds))
-            kept = {kind: of for kind, of in curves.items() if longer[kind] == self.lengths[kind]}
-            self.arms[arm] = Arm(of_repeat, sorted(used), longer, kept)
-        self.lengths, self.went_on = longer, True
-        for arm in going:
-            self._learn(arm)
+        going = {arm: sorted({min(of.rates), *self._best(arm)}) for arm, of in self.arms.items()}
+        self.length, self.went_on = min(LONGEST, TIMES * self.length), True
+        for arm, rates in going.items():
+            self.run(arm, self.arms[arm].of_repeat, rates)
         return True
 
     @property
     def is_first(self) -> bool:
         """Whether trials can go on and have not done so yet."""
-        return self.given is None and not self.went_on and min(self.lengths.values()) < LONGEST
+        return not self.went_on and self.length < LONGEST
 
     def _learn(self, arm: str) -> None:
-        _, rates, _, curves = self.arms[arm]
-        for k, kind in enumerate(self.kinds):
-            of_kind = curves.setdefault(kind, [])
-            for r in range(len(of_kind), len(self.tasks)):
-                own = {1.0} & {*rates} if self.keeps_own_rate else set()
-                chosen = own.union(self._best(kind, arm) if r else rates)
-                of_kind.append({rate: self._curve(arm, r, k, rate) for rate in chosen})
+        _, rates, curves = self.arms[arm]
+        for r in range(len(curves), len(self.tasks)):
+            own = {1.0} & {*rates} if self.keeps_own_rate else set()
+            chosen = own.union(self._best(arm) if r else rates)
+            curves.append({rate: self._curve(arm, r, rate) for rate in chosen})
 
-    def _curve(self, arm: str, r: int, k: int, times: float) -> Tensor:
-        task, as_it_is = self.tasks[r][k], arm.startswith(AS_IT_IS)
+    def _curve(self, arm: str, r: int, times: float) -> Tensor:
+        task, as_it_is = self.tasks[r], arm.startswith(AS_IT_IS)
         with random_states_kept(self.subject.net.parameters()):
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
-            length = self.at(task.name, arm)
-            finds = arm == FRESH and r == 0 and not self.went_on and self.given is None
-            ends = {"ends": self._learned(task)} if finds else {}
+            ends = {"ends": self._learned(task)} if arm == FRESH and r == 0 and not self.went_on else {}
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
-            curve = learn(net, optimizers, task.begin(net), length, seed, clip, **ends)
+            curve = learn(net, optimizers, task.begin(net), self.at(arm), seed, clip, **ends)
         self.subject.made(len(curve))
         return curve.reshape(len(curve), -1)
 
@@ -207,83 +191,68 @@ class Trials:
                 reached = len(losses) if bool((removed >= LEARNED).all()) else 0
             if not reached or len(losses) < max(UPDATES, 2 * reached):
                 return False
-            self.lengths[task.name] = len(losses)
+            self.length = len(losses)
             return True
 
         return ends
 
-    def _best(self, kind: str, arm: str) -> list[float]:
+    def _best(self, arm: str) -> list[float]:
         """The learning rate that ends best in the first repeat, for each run."""
-        _, rates, _, curves = self.arms[arm]
-        ends = torch.stack([_end(curves[kind][0][rate], self.at(kind, arm)) for rate in rates])
+        _, rates, curves = self.arms[arm]
+        ends = torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
         return [rates[i] for i in ends.argmin(0).tolist()]
 
-    def at(self, kind: str, arm: str) -> int:
-        """The number of updates of an arm."""
-        return self.arms[arm].lengths[kind]
+    def at(self, arm: str, of: float = 1.0) -> int:
+        """The number of updates of an arm, or this part of it."""
+        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS) or self.given is not None
+        return max(1, round(of * (self.length if is_compared else min(BRIEF, self.length))))
 
-    def loss(self, kind: str, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
+    def loss(self, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
         """An arm's mean loss over the last tenth of `at` updates, ``[repeats, runs]``.
 
         Args:
             rate: a multiple of the learning rate; by default the one that ends best for each run.
             at: by default all updates that the arm has made.
         """
-        chosen = self._best(kind, arm) if rate is None else [rate] * math.prod(self.subject.runs)
+        chosen = self._best(arm) if rate is None else [rate] * math.prod(self.subject.runs)
         ends = [
-            [_end(of[one], at or self.at(kind, arm))[run] for run, one in enumerate(chosen)]
-            for of in self.arms[arm].curves[kind]
+            [_end(of[one], at or self.at(arm))[run] for run, one in enumerate(chosen)] for of in self.arms[arm].curves
         ]
         return torch.stack([torch.stack(of_repeat) for of_repeat in ends])
 
-    def nothing(self, kind: str) -> Tensor:
+    @property
+    def nothing(self) -> Tensor:
         """The loss of a network that learned nothing, for each run or for all."""
-        given = self.tasks[0][self.kinds.index(kind)].nothing
-        first = [next(iter(of.values()))[0] for of in self.arms[FRESH].curves[kind]]  # alike at all rates
+        given = self.tasks[0].nothing
+        first = [next(iter(of.values()))[0] for of in self.arms[FRESH].curves]  # alike at all rates
         return torch.stack(first).mean(0) if given is None else torch.tensor(given)
 
-    def score(
-        self, kind: str, arm: str, rate: float | None = None, at: int | None = None, least: float = -1.0
-    ) -> Tensor:
+    def score(self, arm: str, rate: float | None = None, at: int | None = None, least: float = -1.0) -> Tensor:
         """What the arm learned, as a part of what a fresh network learned, ``[repeats, runs]``, from `least` to 2.
 
         (L_0 - L) / (L_0 - L_fresh), where L is the arm's loss at the end, L_fresh the fresh network's after as many
         updates, and L_0 the loss of a network that learned nothing.
-        """
-        nothing, at = self.nothing(kind), at or self.at(kind, arm)
-        value = (nothing - self.loss(kind, arm, rate, at)) / (nothing - self.loss(kind, FRESH, rate, at))
-        return value.nan_to_num(nan=least, posinf=2.0, neginf=least).clamp(least, 2)
-
-    def scores(
-        self, arm: str, of: float = 1.0, least: float = -1.0, lengths: Mapping[str, int] | None = None
-    ) -> Tensor:
-        """The score over all kinds of targets, the mean ``[repeats, runs]``.
-
-        A kind of which fresh networks learn nothing does not count, unless there is no other.
 
         Args:
-            of: the part of the updates after which it is taken.
-            lengths: numbers of updates; by default all that the arm has made.
+            rate, at: see `loss`.
         """
-        ats = {kind: max(1, round(of * (lengths or {}).get(kind, self.at(kind, arm)))) for kind in self.kinds}
-        learned = self.removed()
-        counts = (learned >= LEARNS) | (learned < LEARNS).all(0)
-        every = torch.stack([self.score(kind, arm, at=at, least=least) for kind, at in ats.items()])
-        return every.masked_fill(~counts.unsqueeze(1), math.nan).nanmean(0)
+        nothing, at = self.nothing, at or self.at(arm)
+        value = (nothing - self.loss(arm, rate, at)) / (nothing - self.loss(FRESH, rate, at))
+        return value.nan_to_num(nan=least, posinf=2.0, neginf=least).clamp(least, 2)
 
     def removed(self, arm: str = FRESH) -> Tensor:
-        """The part of the loss that an arm removed, the mean over the repeats, ``[kinds, runs]``."""
-        pairs = [(self.nothing(kind), self.loss(kind, arm)) for kind in self.kinds]
-        return torch.stack([((nothing - end) / nothing.abs()).mean(0) for nothing, end in pairs])
+        """The part of the loss that an arm removed, the mean over the repeats, ``[runs]``."""
+        nothing = self.nothing
+        return ((nothing - self.loss(arm)) / nothing.abs()).mean(0)
 
     def best_rate(self) -> float:
-        """The multiple of the learning rate that ends best for fresh networks in most tasks and runs."""
-        return statistics.mode(sorted(rate for kind in self.kinds for rate in self._best(kind, FRESH)))
+        """The multiple of the learning rate that ends best for fresh networks in most runs."""
+        return statistics.mode(sorted(self._best(FRESH)))
 
     @property
     def rate(self) -> float:
         """The learning rate of which arms try multiples."""
-        return self.subject.rate(self.tasks[0][0])
+        return self.subject.rate(self.tasks[0])
 
 
 def _end(curve: Tensor, at: int) -> Tensor:
@@ -316,11 +285,8 @@ def cost(subject: Subject, source: TaskSource, repeats: int, updates: int | None
 
     More repeats, an optimizer, an earlier network and remedies come on top.
     """
-    trials, times = Trials(subject, source, 1, TIMED, None, 0), []
-    for _ in range(3):  # the first one warms up
-        began = time.perf_counter()
-        trials.run(FRESH, rates=[1.0])
-        times.append(time.perf_counter() - began)
+    trials = Trials(subject, source, 1, TIMED, None, 0)
+    times = timeit.repeat(lambda: trials.run(FRESH, rates=[1.0]), number=1, repeat=3)  # the first one warms up
     each = min(times) / TIMED * 2 * (len(RATES) + repeats - 1)
     return each * (updates or UPDATES), each * (updates or LONGEST)
 
@@ -328,10 +294,10 @@ def cost(subject: Subject, source: TaskSource, repeats: int, updates: int | None
 def trainability(subject: Subject, source: TaskSource, repeats: int, updates: int = UPDATES) -> Tensor:
     """What a network learns of what a fresh one learns, the mean over the repeats, ``[runs]``.
 
-    This is the score of `diagnose`, see `Trials.scores`. It is NaN where a fresh network removes less than a tenth of
+    This is the score of `diagnose`, see `Trials.score`. It is NaN where a fresh network removes less than a tenth of
     the loss, so that there is nothing to compare with.
     """
     trials = Trials(subject, source, repeats, updates, None, 0)
     trials.run(FRESH)
     trials.run(NOW, lambda r: subject)
-    return trials.scores(NOW).mean(0).masked_fill(~(trials.removed().amax(0) >= LEARNS), math.nan)
+    return trials.score(NOW).mean(0).masked_fill(~(trials.removed() >= LEARNS), math.nan)

@@ -69,8 +69,7 @@ def diagnose(
 
     The score of a network is (L_0 - L) / (L_0 - L_fresh): what it removed of the loss, as a share of what a fresh
     network removed. L is the mean loss over the last tenth of the updates, at the best of several learning rates. L_0
-    is the loss of a network that has learned nothing. The scores of drawn targets are averaged; with `loss` and
-    `targets` those of the user's loss count alone.
+    is the loss of a network that has learned nothing.
 
     Trials take twice the updates after which a fresh network has removed 0.9 of the loss. They go on, three times as
     long each time and up to 2400 updates, while the network is behind and still catching up: a network that unlearns
@@ -100,7 +99,7 @@ def diagnose(
         env: the environment of such an agent; without it its replay buffer is read.
         loss: ``loss(output, targets)``, a mean over the batch, with `targets` or `batches`; ``loss(output)`` for
             batches that are a dict or a tensor.
-        targets: the targets of `inputs`. A third kind of task draws new targets like them and learns them with `loss`.
+        targets: the targets of `inputs`. New ones like them are drawn, and learned with `loss`.
         batches: the next task, in place of drawn targets: a list of ``(inputs, targets)``, dicts or tensors.
         make: returns a network with new weights; by default the modules' own ``reset_parameters``.
         optimizer: one or several torch optimizers. Then the network is also tried as it is trained, with their state
@@ -131,12 +130,7 @@ def diagnose(
     subject = subject_from(net, optimizer, make, drawn=batches is None)
     if subject.runs:
         raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
-    if batches is None:
-        source = TaskSource.of_inputs(inputs, subject.runs, loss, targets)
-    elif inputs is not None or targets is not None:
-        raise SettingsError("batches= stands in place of inputs and targets=: leave them out")
-    else:
-        source = TaskSource.of_batches(batches, loss)
+    source = TaskSource.of(inputs, loss, targets, batches)
     (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
     return report
 
@@ -190,7 +184,7 @@ def reports(
         return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
     causes = _let_arms_learn(trials, earlier)
     judged = all_judged(trials)
-    tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else {}
+    tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else []
     protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
     metrics, found = _metrics(trials), []
     for run, (verdict, why, gap) in enumerate(judged):
@@ -199,12 +193,11 @@ def reports(
         if verdict in BAD:
             said += _dead_layers(metrics[run])
             better = ranked(trials, tried, run)
+        elif verdict == "something else":
+            said += _otherwise(judge)
         elif verdict == "plastic":
             verdict = "something else" if beside[run] else verdict
             said += judge.slow_start()
-        elif verdict == "something else" and not judge.short_of():
-            name, rate = type(trials.subject.optimizers[0]).__name__, groups_of(trials.subject.optimizers)[0]["lr"]
-            said.append(f"optimizer: {name} at its rate of {float(rate):g} learns less than half")
         numbers = *judge.numbers(), _symptoms(metrics[run])
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
@@ -215,12 +208,11 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
     subject = trials.subject
     hindrances = checks.of_updates(trials)
     halves = any(p.dtype in checks.HALF for p in subject.net.parameters())
-    trials.keeps_own_rate = subject.knows(trials.tasks[0][0]) and bool(subject.optimizers or hindrances or halves)
+    trials.keeps_own_rate = subject.knows(trials.tasks[0]) and bool(subject.optimizers or hindrances or halves)
     causes = _let_fresh_learn(trials) + hindrances
     trials.run(NOW, lambda r: subject)
     if trials.keeps_own_rate:
         trials.run(AS_IT_IS, lambda r: subject, [1.0])
-        causes += _otherwise(trials)
     if earlier is not None:
         old = _earlier(subject, earlier)
         trials.run(EARLIER, lambda r: old)
@@ -234,39 +226,34 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
         subject.another_rate = RATE  # `_otherwise` finds out whether the network learns at its own rate
     trials.run(FRESH)
     removed, rate = trials.removed(), trials.rate
-    if rate < RATE / 3 and bool((removed.mean(0) < LEARNS).all()):
-        cause = f"learning rate: with {rate:g} a fresh network learns nothing in so many updates either"
-        subject.another_rate = RATE
-    elif rate > RATE and bool((removed < HALF_LEARNED).any()):
-        slower = "a fresh network at a lower rate"
-        trials.run(slower, rates=[LOWER])
-        lower = trials.removed(arm=slower)
-        del trials.arms[slower]
-        if not float((lower - removed).mean()) > HALF_LEARNED / 2:
-            return []
-        cause = (
-            f"learning rate: with {rate:g} a fresh network removes {float(removed.mean()):.0%} of the loss, with a "
-            f"tenth of that {float(lower.mean()):.0%}: it is too high"
-        )
-        subject.another_rate = LOWER * rate
-    else:
+    too_low = rate < RATE / 3 and bool((removed < LEARNS).all())
+    if not too_low and not (rate > RATE and bool((removed < HALF_LEARNED).any())):
         return []
+    arm, times = "a fresh network at another rate", RATE / rate if too_low else LOWER
+    trials.run(arm, rates=[times])
+    better = trials.removed(arm)
+    del trials.arms[arm]
+    if not too_low and not float((better - removed).mean()) > HALF_LEARNED / 2:
+        return []
+    subject.another_rate = times * rate
     trials.run(FRESH)
-    return [cause]
+    why = f"with {rate:g} a fresh network removes {removed.mean():.0%} of the loss, with {times * rate:g}"
+    return [f"learning rate: {why} {better.mean():.0%}"]
 
 
-def _otherwise(trials: Trials) -> list[str]:
+def _otherwise(judge: Judge) -> list[str]:
     """What it is about the optimizer: its rate, its state or both, if the network learns where only that is changed."""
-    subject, arm = trials.subject, f"{AS_IT_IS}, but for one thing"
-    if not subject.optimizers or not (short := (judge := Judge(trials, 0)).short_of()):
+    trials, arm = judge.trials, f"{AS_IT_IS}, but for one thing"
+    if not (subject := trials.subject).optimizers:
         return []
-    own, rate = groups_of(subject.optimizers)[0]["lr"], trials.rate
-    state = f"the state of its {type(subject.optimizers[0]).__name__}"
-    can, was = judge.as_trained(short, NOW), judge.as_trained(short)
+    name, own, rate = type(subject.optimizers[0]).__name__, groups_of(subject.optimizers)[0]["lr"], trials.rate
+    if not judge.falls_short():
+        return [f"optimizer: {name} at its rate of {float(own):g} learns less than half"]
+    state, can, was = f"the state of its {name}", judge.as_trained(NOW), judge.as_trained()
 
     def helps(*changes: Change) -> Estimate | None:
         trials.run(arm, lambda r: replace(subject, changes=changes), [1.0])
-        now = judge.as_trained(short, arm)
+        now = judge.as_trained(arm)
         del trials.arms[arm]
         return now if now.low > was.high and now.mean > (was.mean + can.mean) / 2 else None
 
@@ -300,10 +287,10 @@ def _protocol(trials: Trials) -> dict[str, Any]:
     """How the trials were made."""
     return {
         "repeats": len(trials.tasks),
-        "updates": trials.lengths,
+        "updates": trials.length,
         "seed": trials.seed,
         "rates": ", ".join(f"{times * trials.rate:.3g}" for times in RATES),
-        "targets": trials.kinds,
+        "targets": trials.tasks[0].name,
         "inputs": trials.source.bank and trials.source.bank.size,
     }
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("brief_trials")
 
 
 def loss_of(net, task, fresh):
-    (trial,) = task.tasks([fresh], seed=0, updates=50)
+    trial = task.task([fresh], seed=0, updates=50)
     return torch.stack([trial.begin(net)(net, t) for t in range(50)]).mean().item()
 
 
@@ -128,7 +128,7 @@ def test_a_loaded_agent_gets_one_report_and_does_not_change(kind, env, settings,
         assert report.to_json() == again.to_json() != played.to_json()
     assert [*report.networks] == (["q_net"] if kind == "DQN" else ["critic", "actor"])
     for name, one in report.networks.items():
-        assert one.protocol["targets"] == ["next"]
+        assert one.protocol["targets"] == "next"
         assert not any("log_std" in cause for cause in one.causes)  # of which a policy without noise makes no use
         assert f"{name}\nverdict: {one.verdict}" in str(report)
     assert report.verdict in {one.verdict for one in report.networks.values()}

@@ -1,18 +1,15 @@
 """What arms learn beside fresh networks, each run for itself, and on which tasks."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner
-from rl_plasticity.diagnosis import verdict
 from rl_plasticity.diagnosis.report import FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task
-from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Arm, Trials, trainability
+from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
 from rl_plasticity.training.epochs import cross_entropy
@@ -117,12 +114,12 @@ def test_a_run_draws_the_same_labels_alone_and_among_others_and_only_its_own_cla
 def test_a_diagnosis_has_as_many_inputs_as_the_network_can_learn_and_the_users_loss_alone() -> None:
     many = torch.randn(2000, 8, generator=torch.Generator().manual_seed(0))
     large = nn.Sequential(nn.Linear(8, 512), nn.ReLU(), nn.Linear(512, 4))
-    for own, kinds in ((None, ["noise", "teacher"]), ((F.cross_entropy, many.argmax(1) % 4), ["own"])):
+    for own, kind in ((None, "drawn"), ((F.cross_entropy, many.argmax(1) % 4), "own")):
         source = TaskSource(Bank(many, ()), own)
         assert source.whole(make()).bank.size == 256
         whole = source.whole(large)
         assert whole.bank.size == sum(p.numel() for p in large.parameters()) // 16
-        assert [task.name for task in whole.tasks([make(), make()], 0, 40)] == kinds
+        assert whole.task([make(), make()], 0, 40).name == kind
 
 
 @pytest.mark.parametrize(
@@ -142,7 +139,7 @@ def test_targets_of_bounded_outputs_can_be_reached(last: nn.Module) -> None:
         net = Scaled()
     for given in (net, nn.Sequential(net.net, last)):
         assert torch.equal(before_bounds(given, X[0]), net.net(X[0]))
-    task = TaskSource(Bank(X[0], ())).tasks([net, net], 0, 10)[0]
+    task = TaskSource(Bank(X[0], ())).task([net, net], 0, 10)
     loss = task.begin(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for _ in range(10):
@@ -162,12 +159,12 @@ def test_repeats_are_added_and_the_first_ones_stay() -> None:
         for made in (few, many):
             made.run(FRESH)
             made.run(NOW, lambda r, made=made: made.subject)
-            before = few.loss("noise", FRESH).clone()
+            before = few.loss(FRESH).clone()
         few.draw(2)
-    assert torch.equal(few.loss("noise", FRESH)[:2], before)
-    assert few.scores(NOW).shape == (4, 1)
-    assert len({float(loss) for loss in few.loss("noise", FRESH)}) == 4
-    assert torch.equal(few.loss("noise", NOW)[:2], many.loss("noise", NOW)[:2])
+    assert torch.equal(few.loss(FRESH)[:2], before)
+    assert few.score(NOW).shape == (4, 1)
+    assert len({float(loss) for loss in few.loss(FRESH)}) == 4
+    assert torch.equal(few.loss(NOW)[:2], many.loss(NOW)[:2])
 
 
 def test_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_network_needs() -> None:
@@ -175,12 +172,12 @@ def test_trials_end_at_twice_the_updates_that_the_best_rate_of_a_fresh_network_n
         """That after rates that removed these parts of the loss, every `STRIDE` updates."""
         made = trials_of(1, None)
         for of_rate in removed:
-            ends, losses = made._learned(made.tasks[0][0]), []
-            for part in torch.tensor(of_rate).repeat_interleave(STRIDE)[: made.lengths["noise"]]:
+            ends, losses = made._learned(made.tasks[0]), []
+            for part in torch.tensor(of_rate).repeat_interleave(STRIDE)[: made.length]:
                 losses.append(1 - part)
                 if ends(losses):
                     break
-        return made.lengths["noise"]
+        return made.length
 
     slow, quick = [0.1, 0.2, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96], [0.2, 0.91, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]
     assert length(slow) == 6 * STRIDE
@@ -193,33 +190,19 @@ def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
     made, long = trials_of(2, None), trials_of(2, None)
     for one, length in ((made, 10), (long, 30)):
         with torch.random.fork_rng():
-            one._learned = lambda task, one=one, length=length: (
-                lambda losses: bool(  # type: ignore[method-assign]
-                    one.lengths.__setitem__(task.name, min(length, one.lengths[task.name])) or len(losses) >= length
-                )
-            )
+
+            def ends(losses: list[Tensor], one: Trials = one, length: int = length) -> bool:
+                one.length = min(length, one.length)
+                return len(losses) >= length
+
+            one._learned = lambda task, ends=ends: ends  # type: ignore[method-assign]
             one.run(FRESH)
             one.run(NOW, lambda r, one=one: one.subject)
     assert made.is_first
     assert made.go_on()
     assert not made.is_first
-    assert made.lengths == long.lengths == {"noise": 30, "teacher": 30}
-    for kind in made.kinds:
-        for arm in (FRESH, NOW):
-            rate = max({*made.arms[arm].curves[kind][0]} & {*long.arms[arm].curves[kind][0]})
-            assert torch.equal(made.arms[arm].curves[kind][0][rate], long.arms[arm].curves[kind][0][rate])
+    assert made.length == long.length == 30
+    for arm in (FRESH, NOW):
+        rate = max({*made.arms[arm].curves[0]} & {*long.arms[arm].curves[0]})
+        assert torch.equal(made.arms[arm].curves[0][rate], long.arms[arm].curves[0][rate])
     assert trials_of(1, 10).go_on() is False
-
-
-def test_targets_of_which_fresh_networks_learn_nothing_do_not_count() -> None:
-    def arm(noise: float, teacher: float) -> Arm:
-        losses = {"noise": noise, "teacher": teacher}
-        curves = {k: [{1.0: torch.full((10, 1), loss, dtype=torch.float64)}] for k, loss in losses.items()}
-        return Arm(make, [1.0], dict.fromkeys(losses, 10), curves)
-
-    made = trials_of(1, 10)
-    made.arms = {FRESH: arm(0.95, 0.2), NOW: arm(1.0, 0.28)}
-    assert float(made.scores(NOW)) == pytest.approx(0.9)  # 0.45 with the noise
-    made.arms[FRESH] = arm(0.95, 0.95)  # fresh networks learn neither, so both count
-    assert float(made.scores(NOW)) == pytest.approx((0 + 2) / 2)
-    assert math.isnan(float(made.scores(NOW).masked_fill(made.removed().amax(0) < verdict.LEARNS, math.nan)))

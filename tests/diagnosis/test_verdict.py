@@ -16,7 +16,7 @@ from rl_plasticity.diagnosis.judging import Judge
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import own_batches
+from rl_plasticity.diagnosis.tasks import task_of
 from rl_plasticity.errors import SettingsError
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
@@ -109,7 +109,7 @@ KNOWN = {
     "dead": (lambda: biased(make()), ["lost"]),
     "saturated": (lambda: biased(biased(make(nn.Tanh), 0, value=50.0), 2, value=50.0), ["lost"]),
     "dead channels": (lambda: biased(convolutions(), 3), ["lost"]),
-    "all alike": (units_all_alike, ["lost"]),
+    "all alike": (units_all_alike, BAD),
     "one dead Q": (Critic, BAD),
 }
 
@@ -135,14 +135,14 @@ def test_a_network_that_has_to_unlearn_is_not_called_lost_while_it_catches_up(mo
     longer = diagnose(net, X, optimizer=optimizer, **given)
     assert (short.verdict, longer.verdict) == ("not detectable", "plastic")
     assert short.learned.mean < 0.9 < longer.learned.low
-    assert longer.protocol["targets"] == ["own"]
-    assert longer.protocol["updates"]["own"] > 50
+    assert longer.protocol["targets"] == "own"
+    assert longer.protocol["updates"] > 50
 
 
 @pytest.mark.usefixtures("best_rate")
 def test_an_earlier_network_that_learned_more_makes_it_losing() -> None:
     def poor() -> nn.Sequential:  # so a fresh network is no measure of what it could do
-        return biased(make(), part=0.9)
+        return biased(make(), part=0.95)
 
     report = diagnose(poor(), X, make=poor, earlier=make(), **BRIEF | {"updates": 100})
     assert report.evidence["the earlier one"].low > report.evidence["your network"].high + 0.1
@@ -179,7 +179,7 @@ def test_own_batches_decide_alone_and_name_a_layer_without_a_living_unit() -> No
     assert diagnose(make(), **given).verdict == "plastic"
     report = diagnose(biased(make()), **given)
     assert report.verdict == "lost"
-    assert report.protocol["targets"] == ["batches"]
+    assert report.protocol["targets"] == "batches"
     assert any(said.startswith("dead layer: every unit of '1'") for said in report.causes)
     report = diagnose(biased(make(), part=0.9), **given)
     assert report.verdict in BAD
@@ -238,7 +238,6 @@ def test_remedies_are_tried_on_copies_and_ranked_and_the_report_is_one_screen_an
     assert report.verdict == "lost"
     assert found["LayerNorm"].closes > 0.8
     assert found["head"].closes < 0.2  # the first layer is the dead one
-    assert found["spectral attached"].changes == 0 < found["head"].changes
     learned = [remedy.learned.mean for remedy in report.remedies]
     assert learned == sorted(learned, reverse=True)
     assert len(str(report).splitlines()) <= 40
@@ -250,7 +249,7 @@ def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimiz
     mine = Subject(net, [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)], make, without_dropout=True)
     changed = mine.copied()
     with_layer_norm(changed, make(), X)
-    task = own_batches(batches(), CE, seed=0, updates=10)
+    task = task_of("batches", lambda net: batches(), CE, seed=0, updates=10)
     learner, (optimizer,) = changed.with_fresh_optimizer(task, 3.0)
     assert isinstance(optimizer, torch.optim.SGD)
     assert (optimizer.defaults["momentum"], optimizer.param_groups[0]["lr"]) == (0.9, 1.5)
