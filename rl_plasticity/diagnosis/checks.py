@@ -31,6 +31,7 @@ def not_finite(net: nn.Module) -> list[str]:
 def of_data(trials: Trials) -> list[str]:
     """Data that no network can learn. Each batch goes once through a fresh network and the one that is diagnosed.
 
+    A network whose outputs its own loss cannot take, where it takes a fresh network's, cannot begin to learn either.
     Values of very different sizes are a cause only if neither copes with them, as one with a norm layer may.
 
     Raises:
@@ -43,16 +44,24 @@ def of_data(trials: Trials) -> list[str]:
     for k, batch in enumerate(source.given):
         where = f"batch {k}" if source.bank is None else "the inputs"
         level, large = _small_columns(batch[0], axis)
-        try:
-            with random_states_kept(subject.net.parameters()), torch.enable_grad():
-                seen = [_seen(net, batch, criterion, axis, level) for net in nets]
-        except Exception as error:  # whatever a network or a loss may raise
-            raise SettingsError(f"{where} cannot be learned: {first_line(error)}") from error
+        seen: list[tuple[float, float, float, float]] = []
+        for net in nets:
+            try:
+                with random_states_kept(subject.net.parameters()), torch.enable_grad():
+                    seen.append(_seen(net, batch, criterion, axis, level))
+            except Exception as error:  # whatever a network or a loss may raise
+                if seen:  # the loss of a policy whose standard deviation is negative, for example
+                    return [
+                        f"outputs: {where}: the loss fails on this network's, not on a fresh one's: {first_line(error)}"
+                    ]
+                raise SettingsError(f"{where} cannot be learned: {first_line(error)}") from error
         if len(targets) > 1 and bool((targets == targets[0]).all()):
             return [f"constant targets: all {len(targets)} are {targets[0].item():g}"]
-        (loss, _), (reach, other), (size, same), blind = zip(*seen, strict=True)
+        (loss, mine), (reach, other), (size, same), blind = zip(*seen, strict=True)
         if not math.isfinite(loss):
             return [f"not finite: {where}: a fresh network's loss is {loss:g}{_reason(batch, axis)}"]
+        if not math.isfinite(mine):
+            return [f"outputs: {where}: this network's loss is {mine:g}, and a fresh one's {loss:.3g}"]
         if blind[0] < BLIND and not blind[1] >= BLIND:
             return [f"scales: {where}: column {large} is so large that a fresh network hardly sees most other columns"]
         for y in tensors_in(batch[1:]) if 0 < max(reach, other) < FAR else ():
@@ -120,8 +129,11 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
     return f", as all targets are {same.pop():g}" if len(same) == 1 else ""
 
 
-def of_updates(trials: Trials) -> list[str]:
-    """What the first updates of a copy show that learns as the network is trained: what does not move, and why not."""
+def of_updates(trials: Trials) -> tuple[list[str], bool]:
+    """What the first updates of a copy show that learns as the network is trained: what does not move, and why not.
+
+    Also whether anything moves, or could with the user's loss.
+    """
     subject, task = trials.subject, trials.tasks[0]
     net, optimizers = subject.as_it_is(task)
     sizes: dict[Tensor, Tensor] = {}  # of the gradients, summed over the updates
@@ -161,7 +173,8 @@ def of_updates(trials: Trials) -> list[str]:
     norm = math.hypot(*(float(size.norm()) / updates for size in sizes.values()))
     if trials.clip is not None and trials.clip / (norm or 1) < 0.01:
         found.append(f"clipping: max_grad_norm={trials.clip:g} leaves {trials.clip / norm:.2%} of the gradient")
-    return found
+    moves = any(not torch.equal(p, before[name]) for name, p in net.named_parameters())
+    return found, moves or not subject.knows(task)
 
 
 # --- of agents --------------------------------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ def diagnose(
     - ``plastic``: it lies above 0.9;
     - ``losing``: it lies below 0.9, or more than 0.1 below the earlier network, and the gap no longer closes;
     - ``lost``: the same, below 0.5;
-    - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; or
-      no network could learn these data, and nothing was tried. `causes` has the findings;
+    - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; no
+      update changes it; or it or any network cannot learn these data, and nothing was tried. `causes` has the findings;
     - ``not detectable``: the interval contains 0.9; or the network is behind but still catches up at the end; or a
       fresh network hardly learns either. `smallest_gap` is the smallest gap that so many repeats would have shown.
 
@@ -182,7 +182,7 @@ def reports(
     trials = Trials(subject, source.whole(subject.copied().net), repeats, updates, clip, seed)
     if unusable := checks.not_finite(subject.net) or checks.of_data(trials):
         return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
-    causes = _let_arms_learn(trials, earlier)
+    causes, learns = _let_arms_learn(trials, earlier)
     judged = all_judged(trials)
     tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else []
     protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
@@ -195,6 +195,8 @@ def reports(
             better = ranked(trials, tried, run)
         elif verdict == "something else":
             said += _otherwise(judge)
+        elif not learns:
+            verdict, why = "something else", f"no update changes the network as it is trained; {why}"
         elif verdict == "plastic":
             verdict = "something else" if beside[run] else verdict
             said += judge.slow_start()
@@ -203,10 +205,10 @@ def reports(
     return found
 
 
-def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> list[str]:
-    """Let every arm learn; returns what was found that keeps the network from learning."""
+def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> tuple[list[str], bool]:
+    """Let every arm learn; returns what keeps the network from learning, and whether any of it learns all the same."""
     subject = trials.subject
-    hindrances = checks.of_updates(trials)
+    hindrances, learns = checks.of_updates(trials)
     halves = any(p.dtype in checks.HALF for p in subject.net.parameters())
     trials.keeps_own_rate = subject.knows(trials.tasks[0]) and bool(subject.optimizers or hindrances or halves)
     causes = _let_fresh_learn(trials) + hindrances
@@ -216,7 +218,7 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
     if earlier is not None:
         old = _earlier(subject, earlier)
         trials.run(EARLIER, lambda r: old)
-    return causes
+    return causes, learns
 
 
 def _let_fresh_learn(trials: Trials) -> list[str]:

@@ -179,6 +179,41 @@ def test_parameters_that_no_update_changes_are_listed_with_the_reason(case) -> N
 
 
 @pytest.mark.usefixtures("brief_trials")
+@pytest.mark.parametrize("rate", [None, 0.0])
+def test_a_network_of_which_no_update_changes_anything_is_something_else_however_little_others_learn(rate) -> None:
+    net = make().requires_grad_(rate is not None)
+    optimizer = rate is not None and adam((net, rate))
+    report = diagnose(net, batches=split(X, Y), loss=CE, make=make, optimizer=optimizer or None, **BRIEF)
+    assert report.verdict == "something else"
+    assert "no update changes" in report.why
+
+
+class Policy(nn.Module):
+    """Mean and standard deviation of an action, the latter without a map to positive numbers."""
+
+    def __init__(self, std: float = 1.0) -> None:
+        super().__init__()
+        self.mean, self.std = nn.Linear(8, 2), nn.Parameter(torch.full((2,), std))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.mean(obs)
+        return mean, self.std.expand_as(mean)
+
+
+@pytest.mark.parametrize(("checks_itself", "named"), [(True, "ValueError: Expected parameter scale"), (False, "nan")])
+def test_a_negative_standard_deviation_is_named_where_a_fresh_policy_has_none(checks_itself, named) -> None:
+    def likelihood(out: tuple[Tensor, Tensor], act: Tensor) -> Tensor:
+        return -torch.distributions.Normal(*out, validate_args=checks_itself).log_prob(act).mean()
+
+    given = {"batches": split(X, VALUES[:, :2]), "loss": likelihood, "make": Policy}
+    assert seen(Policy(0.5), **given) == []
+    report = diagnose(Policy(-0.1), **given)
+    assert report.verdict == "something else"
+    assert report.causes[0].startswith("outputs: batch 0: ")
+    assert named in report.causes[0]
+
+
+@pytest.mark.usefixtures("brief_trials")
 def test_of_a_network_that_learns_as_a_whole_nothing_is_listed() -> None:
     net = Encoded()
     for given in ({}, {"optimizer": adam((net, 1e-3))}, {"optimizer": adam((net.encoder, 3e-3), (net.head, 1e-4))}):
