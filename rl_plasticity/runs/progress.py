@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
@@ -48,13 +49,19 @@ class Clock:
         unit: the name of a step.
         total, step: number of all steps, and of those made before this start.
         compiles: whether the first update may take a minute.
+        device: where updates are made. On a GPU they are only launched between `start_updates` and `end_updates`, and
+            counted when they have finished.
     """
 
-    def __init__(self, unit: str, total: int, step: int, compiles: bool = False) -> None:
+    def __init__(self, unit: str, total: int, step: int, compiles: bool = False, device: str = "cpu") -> None:
         self.unit, self.total, self.compiles = unit, total, compiles
         self.latest = "no evaluation yet"
         self.updates, self.in_updates, self.started = 0, 0.0, 0.0
         self.is_learning = self.told = False
+        self.marks: list[Any] = []
+        if device == "cuda":
+            self.marks = [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
+        self.launched = 0
         # The rate is the mean, which evaluations are part of. miniters: after a thousand quick random steps, tqdm would
         # by itself stay silent for the next thousand.
         regular: dict[str, Any] = {"smoothing": 0, "mininterval": 1, "miniters": 0, "bar_format": FORM % "{elapsed}"}
@@ -62,7 +69,15 @@ class Clock:
 
     def start_updates(self) -> None:
         """Note that updates begin now."""
+        if self.launched:  # by now they have finished: the action after them was waited for
+            start, end = self.marks
+            end.synchronize()
+            self.updates += self.launched
+            self.in_updates += start.elapsed_time(end) / 1000
+            self.launched = 0
         self.started = time.perf_counter()
+        if self.marks:
+            self.marks[0].record()
         if self.compiles and not self.is_learning:
             past = _compile_seconds()
             took = f"took {min(past):.0f} to {max(past):.0f} s here before" if past else "takes up to 3 minutes"
@@ -73,6 +88,10 @@ class Clock:
 
         The first ones only begin the bar's time: random steps and compiling say nothing about how long updates take.
         """
+        if self.is_learning and self.marks:
+            self.marks[1].record()
+            self.launched = number
+            return
         if self.is_learning:
             self.updates += number
             self.in_updates += time.perf_counter() - self.started

@@ -143,7 +143,7 @@ class Session(Generic[S]):
         provenance.add_start(self.folder, s.device, s.onednn_from)
         sizes = self.saved["sizes"] if self.saved else None
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.flat)
-        self.clock = Clock(unit, total, progress.step, bool(s.compile))
+        self.clock = Clock(unit, total, progress.step, bool(s.compile), s.device)
         self.saved_at = (progress.step, progress.updates) if self.saved else None
         self.call("on_start")
         try:

@@ -180,3 +180,28 @@ def test_rates_and_the_time_left_count_neither_random_steps_nor_compiling(now, c
     now[0] -= 1e9  # the clock of the machine was set
     assert "seconds_left" not in clock.rates(230)
     clock.close()
+
+
+def test_on_a_gpu_updates_count_when_they_have_finished(now, monkeypatch):
+    class Event:
+        def __init__(self, enable_timing):
+            self.at = None
+
+        def record(self):
+            self.at = now[0] + 7  # what was launched before takes 7 s
+
+        def synchronize(self):
+            now[0] = max(now[0], self.at)
+
+        def elapsed_time(self, end):
+            return 1000 * (end.at - self.at)
+
+    monkeypatch.setattr("torch.cuda.Event", Event)
+    clock = Clock("env steps", total=100, step=0, device="cuda")
+    for counted in (0, 0, 0, 2, 4):
+        assert clock.updates == counted
+        clock.start_updates()
+        now[0] += 0.5
+        clock.end_updates(2)
+    assert clock.rate == pytest.approx(4)
+    clock.close()
