@@ -175,6 +175,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
             overlaps = s.overlap and buffer.size > 0
             if overlaps:  # while the environments step in other processes, or while a GPU is at the updates
                 updates.after_step(at.step + 1)
+            else:
+                updates.before_step(at.step + 1)
             step = envs.end_step()
             buffer.add(act, step)
             observe_reward(agent, step)

@@ -69,7 +69,7 @@ class ReplayBuffer:
         self.head = 0  # the row of the newest obs
         self.size = 0
         self.added = 0  # how many there ever were
-        self._offset = torch.arange(runs, device=device).unsqueeze(1)
+        self._first = rows * torch.arange(runs, device=device).unsqueeze(1)  # the row of each run's first
         self.clear()
 
     def start(self, obs: Tensor) -> None:
@@ -126,7 +126,7 @@ class ReplayBuffer:
         return slot
 
     def sample(self, age: Tensor, num_steps: int = 1) -> Batch:
-        """The transitions number `age` ``[runs, n]``, counted from the oldest (0) to the newest (size - 1).
+        """The transitions number `age` ``[*more, runs, n]``, counted from the oldest (0) to the newest (size - 1).
 
         Args:
             num_steps: env steps that a transition spans, fewer where the episode or the buffer ends before. Its reward
@@ -135,24 +135,24 @@ class ReplayBuffer:
         """
         rows = self.capacity + 1
         row = (age + (self.head - self.size)) % rows
-        here = row + self._offset * rows
+        here = row + self._first
         end, reward = _rows(self.end, here), _rows(self.reward, here)
         after, discount = (row + 1) % rows, torch.full_like(reward, self.discount)
         for _ in range(1, num_steps):
             goes_on = (end == 0) & (after != self.head)
-            then = after + self._offset * rows
+            then = after + self._first
             reward = torch.where(goes_on, reward + discount * _rows(self.reward, then), reward)
             end = torch.where(goes_on, _rows(self.end, then), end)
             after = torch.where(goes_on, (after + 1) % rows, after)
             discount = torch.where(goes_on, discount * self.discount, discount)
         last_obs = _rows(self.last_obs.unsqueeze(0), (end - 1).clamp(min=0))
-        next_obs = torch.where((end > 0).unsqueeze(-1), last_obs, _rows(self.obs, after + self._offset * rows))
+        next_obs = torch.where((end > 0).unsqueeze(-1), last_obs, _rows(self.obs, after + self._first))
         return Batch(
             obs=self._shown(_rows(self.obs, here)),
             act=_rows(self.act, here),
             reward=reward,
             next_obs=self._shown(next_obs),
-            discount=torch.where(end < 0, 0.0, discount),
+            discount=discount.masked_fill(end < 0, 0),
         )
 
     def since(self, row: int) -> dict[str, Tensor]:
@@ -212,5 +212,5 @@ def stored(obs: Tensor, levels: int | None) -> Tensor:
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    """Rows `index` ``[runs, n]`` of `values` ``[runs, rows, ...]``, numbered across runs."""
+    """Rows `index` ``[*more, runs, n]`` of `values` ``[runs, rows, ...]``, numbered across runs."""
     return values.flatten(0, 1).index_select(0, index.flatten()).view(*index.shape, *values.shape[2:])

@@ -111,23 +111,40 @@ class AgentUpdates(Updates[Any]):
         if self._actor_every > 1:
             self._updates_between = self.shares.updates(type(agent).update_critic, quickly)  # type: ignore[attr-defined]
 
+        self._drawn: tuple[Tensor, list[Tensor]] | None = None
+
+    def before_step(self, step: int) -> None:
+        """Draw what the updates after this env step take, while the environments step."""
+        if number := self._due(step):
+            self._drawn = self._draw(number, min(self.buffer.size + 1, self.buffer.capacity))
+
     def after_step(self, step: int) -> None:
         """Make the updates that are due after this env step."""
-        self._make(updates_by(self.s, step) - updates_by(self.s, step - 1))
+        self._make(self._due(step))
+
+    def _due(self, step: int) -> int:
+        return updates_by(self.s, step) - updates_by(self.s, step - 1)
+
+    def _draw(self, number: int, among: int) -> tuple[Tensor, list[Tensor]]:
+        """The transitions ``[number, runs, batch]`` of updates among so many, and each share's noise."""
+        size = self.s.batch_size
+        chosen = self.trained.streams.integers(among, number, size).movedim(1, 0).contiguous()
+        return chosen, [share.noise(number, size).contiguous() for share in self.shares.modules]
 
     def _make(self, number: int, is_logged: bool = True) -> Mapping[str, Tensor]:
         """Make this number of updates; return the metrics of the last one."""
         metrics: Mapping[str, Tensor] = {}
         if not number:
             return metrics
-        session, agent, size = self.session, self.trained, self.s.batch_size
+        session, agent = self.session, self.trained
         session.clock.start_updates()
-        chosen = agent.streams.integers(self.buffer.size, number * size)
+        chosen, noises = self._drawn or self._draw(number, self.buffer.size)
+        self._drawn = None
+        # Each update's batch is one stretch of memory, which `Captured` copies in one operation.
         batches = self.buffer.sample(chosen, getattr(agent, "num_steps", 1))
-        noises = [share.noise(number, size) for share in self.shares.modules]
 
         def batch_of(i: int, runs: slice = slice(None)) -> Batch:
-            return Batch(*(x[runs, i * size : (i + 1) * size] for x in batches))
+            return Batch(*(x[i, runs] for x in batches))
 
         def inputs_of(i: int) -> Inputs:
             return agent.inputs(batch_of(i))  # type: ignore[no-any-return]
