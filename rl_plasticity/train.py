@@ -40,6 +40,7 @@ from rl_plasticity.training.acting import (
 from rl_plasticity.training.diagnosing import require_enough
 from rl_plasticity.training.updates import require_applicable
 
+AT_A_WORKER = 16  # evaluation environments in one process at most, if there are several for a run
 say_once = cache(say)  # a sweep makes each of its settings
 
 
@@ -53,20 +54,31 @@ class Parts(Built):
     envs: Envs | None = None
 
     def open(self, s: Train, plan: Plan) -> Envs:
-        """Open the training environments; with worker processes, the evaluation environments move into such too."""
+        """Open the training environments; with worker processes, the evaluation environments move into such too.
+
+        Then a run has several of the latter, which play the episodes of an evaluation side by side.
+        """
         change_seeds = derived(plan.seeds, CHANGES)
         seeds = derived(plan.seeds, ENV)
         envs = self.envs = Envs(s.env.name, seeds, change_seeds=change_seeds, **nested(s.env.settings))
         if s.env.workers:
             self.eval_envs.close()
-            seeds = derived(plan.seeds, EVALUATION)
-            self.eval_envs = evaluation_envs(s, seeds, plan.seeds, workers=s.env.workers)
+            workers = len(seeds) if s.env.workers is True else s.env.workers
+            beside = beside_each_other(s.eval_episodes, len(seeds), workers)
+            each = [seed for seed in plan.seeds for _ in range(beside)]
+            self.eval_envs = evaluation_envs(s, derived(each, EVALUATION), each, workers=workers)
         return envs
 
     def close(self) -> None:
         if self.envs:
             self.envs.close()
         self.eval_envs.close()
+
+
+def beside_each_other(episodes: int, runs: int, workers: int) -> int:
+    """The number of a run's evaluation environments: as many as share the episodes equally, and fit the processes."""
+    fitting = [n for n in range(1, episodes + 1) if episodes % n == 0 and runs * n <= AT_A_WORKER * workers]
+    return max(fitting, default=1)
 
 
 def build(s: Train, plan: Plan) -> Parts:
@@ -144,9 +156,9 @@ def train(session: Session[Train], parts: Parts) -> bool:
         Whether the last env step was reached.
     """
     s, agent, buffer = session.settings, parts.agent, parts.buffer
-    envs = parts.open(s, session.plan)
     at = EnvStepCounts.of(len(session.plan.seeds))  # the session's `progress` as soon as it has begun
     probing = AgentProbing(session, agent, parts.eval_envs)
+    envs = parts.open(s, session.plan)
 
     def agent_of(runs: slice) -> Agent:
         return make_trained(parts, s, session.plan.without_interventions(runs))

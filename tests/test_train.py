@@ -140,6 +140,22 @@ def test_evaluation_changes_nothing_of_the_agent():
     assert_equal_states(before, dict(agent.state_dict()))
 
 
+def test_episodes_side_by_side_have_the_numbers_of_those_one_after_another_and_in_one_call_up_to_rounding():
+    agent = SAC(4, 1, [0, 1])
+
+    def played(beside, together=1):
+        envs = Envs("gym:InvertedPendulum-v5", [seed for seed in (3, 4) for _ in range(beside)])
+        return evaluate(agent, envs, 6, first=10, together=together)
+
+    returns, overestimation = played(1)
+    assert len({*returns}) == 2
+    for beside in (2, 3, 6):
+        assert [x.tolist() for x in played(beside)] == [returns.tolist(), overestimation.tolist()]
+    for beside in (1, 3, 6):
+        for found, expected in zip(played(beside, 6), (returns, overestimation), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 def test_evaluation_counts_the_first_episodes_of_each_run_however_long_they_are():
     class Steps:
         """Run 0 has episodes of 2 env steps that return 2; run 1 of 5, whose first returns 5, the later ones 50."""

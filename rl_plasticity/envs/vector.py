@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
 
 from rl_plasticity import plugins
 from rl_plasticity.envs.control import Floats, check_name, make_env
@@ -104,9 +105,11 @@ class Envs:
         """First observations ``[runs, obs_dim]`` of the next episodes."""
         return np.concatenate(self._ask("reset"))
 
-    def seek(self, episode: int) -> Floats:
-        """First observations of the episodes with this number, in the task as `change` makes it."""
-        return np.concatenate(self._ask("seek", episode, self.change))
+    def seek(self, episode: int | NDArray[np.int64]) -> Floats:
+        """First observations of episodes with this number, or each with its own, in the task as `change` makes it."""
+        each = np.broadcast_to(episode, self.runs).tolist()
+        self._tell("seek", [(each[runs.start : runs.stop], self.change) for runs in self.runs_of])
+        return np.concatenate(self._answers(self.timeout))
 
     def step(self, act: Floats) -> Step:
         """Step every environment with `act` ``[runs, act_dim]``; ended ones start their next episode at once."""
@@ -181,8 +184,8 @@ class EnvGroup:
     def reset(self) -> Floats:
         return np.array(self.vector.reset()[0])
 
-    def seek(self, episode: int, change: int) -> Floats:
-        self.vector.set_attr("episode", episode - 1)
+    def seek(self, episodes: Sequence[int], change: int) -> Floats:
+        self.vector.set_attr("episode", [episode - 1 for episode in episodes])
         self.vector.set_attr("change", change)
         return self.reset()
 

@@ -60,6 +60,11 @@ def make_buffer(s: Train, agent: Agent, runs: int, spaces: Spaces) -> ReplayBuff
     return ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
 
 
+def rows_together(s: Train) -> int:
+    """The number of observations of a run in each call of a network, in evaluations: a GPU takes all at once."""
+    return max(1, s.eval_episodes) if s.device == "cuda" else 1
+
+
 def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
     """Environments for evaluation with these seeds. Their changes are those of the runs with `run_seeds`, on demand."""
     settings = {**nested(s.env.settings), "workers": False, "switch_every_env_steps": None, **given}
@@ -160,7 +165,10 @@ class Trained:
         seeds = [derive(self.env_seed(run, evaluation_seed), first, 1) for run in every]
         noise = None if deterministic else RunStreams(seeds)
         number = episodes or self.settings.eval_episodes or 10
-        return rollout.play(agent, envs, number, first, runs=runs, noise=noise, before_step=lambda _: before_step())
+        return rollout.play(
+            agent, envs, number, first, runs=runs, noise=noise, together=rows_together(self.settings),
+            before_step=lambda _: before_step(),
+        )  # fmt: skip
 
     def one_run(self, seed: int | None, run: int | None) -> int:
         """The position of the run with this seed (by default the first run), or at this position.

@@ -20,7 +20,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, counted
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Session
-from rl_plasticity.runs.trained import PROBE, task_of
+from rl_plasticity.runs.trained import PROBE, rows_together, task_of
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.step import Spaces, Step
 from rl_plasticity.training.diagnosing import Probing
@@ -254,7 +254,8 @@ class Evaluations:
         """Returns and overestimation of the agents at a task, each ``[runs]``; the agents do not change."""
         self.envs.change = task
         show = partial(self.session.evaluating, episodes=self.s.eval_episodes)
-        return evaluate(self.agent, self.envs, self.s.eval_episodes, first_episode(self.at.step), show)
+        first, together = first_episode(self.at.step), rows_together(self.s)
+        return evaluate(self.agent, self.envs, self.s.eval_episodes, first, together, show)
 
 
 def choose_act(agent: Agent, obs: Tensor, spaces: Spaces, at_random: bool) -> Tensor:

@@ -16,6 +16,7 @@ import pytest
 from conftest import alive, refused, wait_for
 from test_control import Counting, actions
 
+from rl_plasticity import train
 from rl_plasticity.envs import EnvFault, Envs, make_env, vector
 from rl_plasticity.envs.vector import Worker
 
@@ -212,6 +213,18 @@ def test_a_worker_of_a_command_imports_no_torch(tmp_path):
     made = [line.split() for line in (tmp_path / "witness.txt").read_text().splitlines()]
     assert [torch for parent, torch in made if parent == str(run.pid)] == ["False"] * 4  # to train, and to evaluate
     assert [torch for parent, torch in made if parent != str(run.pid)] == ["True"] * 2  # the command's own process
+
+
+def test_a_run_with_workers_has_the_numbers_of_one_without(tmp_path, forked):
+    given = {"env": "gym:InvertedPendulum-v5", "seeds": 2, "total_env_steps": 6, "random_env_steps": 4, "threads": 1}
+    numbers = [
+        (train.run(**given, **{"env.workers": workers, "eval_episodes": 4, "out": tmp_path / str(workers)}))
+        for workers in (False, 2, True)
+    ]
+    assert len({(folder.path / "metrics.csv").read_text() for folder in numbers}) == 1
+    assert [train.beside_each_other(*of) for of in ((10, 1, 16), (10, 10, 2), (10, 40, 2), (7, 4, 1), (0, 1, 1))] == [
+        10, 2, 1, 1, 1,
+    ]  # fmt: skip
 
 
 def test_a_worker_of_a_script_has_the_tasks_that_the_script_registers(tmp_path):
