@@ -43,7 +43,7 @@ class Judge:
 
     def as_trained(self, arm: str = AS_IT_IS) -> Estimate:
         """What an arm learned at the first rate, of what a fresh network learned at that rate."""
-        return self.of(self.trials.score(arm, 1.0))
+        return self.of(self.trials.score(arm, 1.0, self.trials.at(AS_IT_IS)))
 
     def judged(self) -> Judged | None:
         """The verdict; None where the network is behind, but may catch up if the trials go on."""
@@ -62,8 +62,8 @@ class Judge:
             return "losing", f"{says}; this is {far[EARLIER][0]} less than earlier, compared repeat by repeat", gap
         if score.low < PLASTIC:
             return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
-        if self.trials.subject.optimizers and AS_IT_IS in self.trials.arms and (own := self.as_trained()).high < LOST:
-            return "something else", f"{says} at a higher rate; as it is trained it learns only {own}", gap
+        if alone := self.too_little_at_its_rate():
+            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
         return "plastic", says, gap
 
     def open(self) -> Judged:
@@ -93,6 +93,15 @@ class Judge:
             return False
         can, own = self.as_trained(NOW), self.as_trained()
         return can.mean >= LOST and own.high < min(can.mean / 2, can.low)
+
+    def too_little_at_its_rate(self) -> Estimate | None:
+        """What it learned as it is trained, if that is less than half, also in as many updates as all others."""
+        trials = self.trials
+        if not trials.subject.optimizers or AS_IT_IS not in trials.arms:
+            return None
+        if self.as_trained().high < LOST and trials.at(AS_IT_IS) < trials.length:
+            trials.run(AS_IT_IS, lambda r: trials.subject, [1.0])
+        return own if (own := self.as_trained()).high < LOST else None
 
     def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
         """How far it is behind a fresh network and an earlier one, where that is far: now, and at a third of that."""

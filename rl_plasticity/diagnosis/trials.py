@@ -77,11 +77,13 @@ class Arm(NamedTuple):
     Args:
         of_repeat: makes the network of a repeat.
         rates: multiples of the learning rate.
+        length: number of its updates, if trials are as long.
         curves: for each repeat, the losses ``[updates, runs]`` by rate.
     """
 
     of_repeat: Callable[[int], Subject]
     rates: Sequence[float]
+    length: int
     curves: list[dict[float, Tensor]]
 
 
@@ -101,7 +103,8 @@ class Trials:
         fresh: the fresh network of each repeat.
         tasks: that of each repeat.
         arms: those that have learned, by name.
-        length: number of updates. Remedies have `BRIEF` at most.
+        length: number of updates. Remedies have `BRIEF` at most, and the network as it is trained does not go on with
+            the others.
         went_on: whether trials are as long as the user wants, or have become longer.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
     """
@@ -143,14 +146,16 @@ class Trials:
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
         if arm == FRESH and not self.went_on:
             self.length = LONGEST
-        self.arms[arm] = Arm(copied, rates or RATES, [])
+        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS) or self.given is not None
+        length = self.length if is_compared else min(BRIEF, self.length)
+        self.arms[arm] = Arm(copied, rates or RATES, length, [])
         self._learn(arm)
 
     def go_on(self) -> bool:
         """Make the trials longer; False if they are as long as they may be."""
         if self.given is not None or self.length >= LONGEST:
             return False
-        going = {arm: sorted({min(of.rates), *self._best(arm)}) for arm, of in self.arms.items()}
+        going = {arm: sorted({min(of.rates), *self._best(arm)}) for arm, of in self.arms.items() if arm != AS_IT_IS}
         self.length, self.went_on = min(LONGEST, TIMES * self.length), True
         for arm, rates in going.items():
             self.run(arm, self.arms[arm].of_repeat, rates)
@@ -162,7 +167,7 @@ class Trials:
         return not self.went_on and self.length < LONGEST
 
     def _learn(self, arm: str) -> None:
-        _, rates, curves = self.arms[arm]
+        _, rates, _, curves = self.arms[arm]
         for r in range(len(curves), len(self.tasks)):
             own = {1.0} & {*rates} if self.keeps_own_rate else set()
             chosen = own.union(self._best(arm) if r else rates)
@@ -198,14 +203,13 @@ class Trials:
 
     def _best(self, arm: str) -> list[float]:
         """The learning rate that ends best in the first repeat, for each run."""
-        _, rates, curves = self.arms[arm]
+        _, rates, _, curves = self.arms[arm]
         ends = torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
         return [rates[i] for i in ends.argmin(0).tolist()]
 
     def at(self, arm: str, of: float = 1.0) -> int:
         """The number of updates of an arm, or this part of it."""
-        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS) or self.given is not None
-        return max(1, round(of * (self.length if is_compared else min(BRIEF, self.length))))
+        return max(1, round(of * min(self.arms[arm].length, self.length)))
 
     def loss(self, arm: str, rate: float | None = None, at: int | None = None) -> Tensor:
         """An arm's mean loss over the last tenth of `at` updates, ``[repeats, runs]``.
