@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.diagnosis.report import NOW, Estimate, Remedy
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.trials import Trials
+from rl_plasticity.diagnosis.trials import BRIEF, Trials
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.attached import attach
 from rl_plasticity.seeding import derive, random_states_kept
@@ -78,7 +78,7 @@ def try_on_copies(trials: Trials) -> list[str]:
                     torch.manual_seed(derive(trials.seed, r, 3))
                     copies.append(subject.copied())
                     repair(copies[-1], fresh, trials.source.example)
-                trials.run(name, copies.__getitem__, rates)
+                trials.run(name, copies.__getitem__, rates, BRIEF)
         except Exception:  # whatever keeps it from being applied to such a network
             trials.arms.pop(name, None)
             continue

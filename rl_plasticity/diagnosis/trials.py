@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW
+from rl_plasticity.diagnosis.report import AS_IT_IS, FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject
 from rl_plasticity.diagnosis.tasks import Loss, TaskSource, TrialTask, called
 from rl_plasticity.seeding import derive, random_states_kept
@@ -23,7 +23,7 @@ from rl_plasticity.seeding import derive, random_states_kept
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
 TIMED = 5  # whose time foretells the cost
-BRIEF = 200  # most of a remedy's
+BRIEF = 200  # most of a remedy's, and of fresh networks at another rate
 TIMES = 3  # factor of the updates where a verdict has to wait
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
 LEARNED = 0.9  # the part of the loss that a fresh network removes before the second half of a trial
@@ -103,8 +103,8 @@ class Trials:
         fresh: the fresh network of each repeat.
         tasks: that of each repeat.
         arms: those that have learned, by name.
-        length: number of updates. Remedies have `BRIEF` at most, and the network as it is trained does not go on with
-            the others.
+        length: number of updates. Some arms have fewer, and the network as it is trained does not go on with others.
+        longest: the greatest length.
         went_on: whether trials are as long as the user wants, or have become longer.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
     """
@@ -113,12 +113,12 @@ class Trials:
         self, subject: Subject, source: TaskSource, repeats: int, updates: int | None, clip: float | None, seed: int
     ) -> None:
         self.subject, self.source, self.clip, self.seed = subject, source, clip, seed
-        self.given, self.went_on, self.keeps_own_rate = updates, updates is not None, False
+        self.longest = self.length = updates or LONGEST
+        self.went_on, self.keeps_own_rate = updates is not None, False
         self.fresh: list[nn.Module] = []
         self.tasks: list[TrialTask] = []
         self.arms: dict[str, Arm] = {}
         self.statistics = _statistics(subject, source)
-        self.length = updates or LONGEST
         self.draw(repeats)
 
     def draw(self, repeats: int) -> None:
@@ -130,33 +130,36 @@ class Trials:
                 for name, value in self.statistics.items():
                     self.fresh[-1].get_buffer(name).copy_(value)
                 nets = [self.subject.copied(self.fresh[-1]).net, self.subject.copied().net]
-                self.tasks.append(self.source.task(nets, derive(self.seed, r, 1), self.given or LONGEST))
+                self.tasks.append(self.source.task(nets, derive(self.seed, r, 1), self.longest))
         for arm in self.arms:
             self._learn(arm)
 
     def run(
-        self, arm: str, of_repeat: Callable[[int], Subject] | None = None, rates: Sequence[float] | None = None
+        self,
+        arm: str,
+        of_repeat: Callable[[int], Subject] | None = None,
+        rates: Sequence[float] | None = None,
+        most: int | None = None,
     ) -> None:
         """Let an arm learn the task of every repeat.
 
         Args:
             of_repeat: the arm's network in a repeat; by default that repeat's fresh network.
             rates: multiples of the learning rate; by default those of all arms.
+            most: most updates, if there is such a number.
         """
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
         if arm == FRESH and not self.went_on:
-            self.length = LONGEST
-        is_compared = arm in (FRESH, NOW, EARLIER) or arm.startswith(AS_IT_IS) or self.given is not None
-        length = self.length if is_compared else min(BRIEF, self.length)
-        self.arms[arm] = Arm(copied, rates or RATES, length, [])
+            self.length = self.longest
+        self.arms[arm] = Arm(copied, rates or RATES, min(most or self.length, self.length), [])
         self._learn(arm)
 
     def go_on(self) -> bool:
         """Make the trials longer; False if they are as long as they may be."""
-        if self.given is not None or self.length >= LONGEST:
+        if self.length >= self.longest:
             return False
         going = {arm: sorted({min(of.rates), *self._best(arm)}) for arm, of in self.arms.items() if arm != AS_IT_IS}
-        self.length, self.went_on = min(LONGEST, TIMES * self.length), True
+        self.length, self.went_on = min(self.longest, TIMES * self.length), True
         for arm, rates in going.items():
             self.run(arm, self.arms[arm].of_repeat, rates)
         return True
@@ -164,7 +167,7 @@ class Trials:
     @property
     def is_first(self) -> bool:
         """Whether trials can go on and have not done so yet."""
-        return not self.went_on and self.length < LONGEST
+        return not self.went_on and self.length < self.longest
 
     def _learn(self, arm: str) -> None:
         _, rates, _, curves = self.arms[arm]

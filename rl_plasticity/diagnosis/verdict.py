@@ -26,7 +26,7 @@ from rl_plasticity.diagnosis.report import (
 )
 from rl_plasticity.diagnosis.subject import RATE, Change, Subject, groups_of, restart_, set_rate_, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
-from rl_plasticity.diagnosis.trials import LEARNS, RATES, Trials
+from rl_plasticity.diagnosis.trials import BRIEF, LEARNS, RATES, Trials
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
@@ -232,7 +232,7 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     if not too_low and not (rate > RATE and bool((removed < HALF_LEARNED).any())):
         return []
     arm, times = "a fresh network at another rate", RATE / rate if too_low else LOWER
-    trials.run(arm, rates=[times])
+    trials.run(arm, rates=[times], most=BRIEF)
     better = trials.removed(arm)
     del trials.arms[arm]
     if not too_low and not float((better - removed).mean()) > HALF_LEARNED / 2:
