@@ -134,7 +134,8 @@ class Captured:
         self.fixed = self.fixed or [torch.empty_like(x, memory_format=torch.contiguous_format) for x in given]
         if [x.shape for x in given] != [x.shape for x in self.fixed]:
             return self.update(*arguments)
-        torch._foreach_copy_(self.fixed, given)  # one kernel, if they are contiguous
+        if given:
+            torch._foreach_copy_(self.fixed, given)  # one kernel, if they are contiguous
         inputs = tree_unflatten(self.fixed, form)
         self.calls += 1
         if self.calls <= self.WARM_UP:
