@@ -39,8 +39,9 @@ from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.making import PROBE, make_buffer
 from rl_plasticity.runs.plan import Plan
-from rl_plasticity.runs.trained import PROBE, Trained, make_buffer, saved_settings
+from rl_plasticity.runs.trained import Trained, saved_settings
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.diagnosing import unbounded

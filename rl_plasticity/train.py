@@ -20,9 +20,9 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, SettingsError, counted, say
 from rl_plasticity.runs.command import Built, Command
 from rl_plasticity.runs.machine import require_memory
+from rl_plasticity.runs.making import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, make_buffer, task_of
 from rl_plasticity.runs.plan import Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
-from rl_plasticity.runs.trained import CHANGES, ENV, EVALUATION, evaluation_envs, make_agent, make_buffer, task_of
 from rl_plasticity.seeding import derived
 from rl_plasticity.training.acting import (
     AgentProbing,

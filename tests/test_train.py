@@ -220,7 +220,7 @@ def test_every_setting_of_the_agent_reaches_it(tmp_path):
 def test_the_environments_get_their_settings_and_seeds_of_their_own(tmp_path, monkeypatch):
     calls = []
     made = lambda name, seeds, **given: calls.append(given | {"seeds": seeds}) or Envs(name, seeds, **given)  # noqa: E731
-    for module in ("train", "runs.trained"):
+    for module in ("train", "runs.making"):
         monkeypatch.setattr(f"rl_plasticity.{module}.Envs", made)
     changes = ["env.changes=[observation_shift]", "env.switch_every_env_steps=50", "env.shift_std=0.25"]
     run([*PENDULUM, "seeds=2", "seed=7", "env.action_repeat=3", *changes], tmp_path / "run")

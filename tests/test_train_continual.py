@@ -13,7 +13,8 @@ from rl_plasticity.configs.commands import Evaluate, Train, updates_by
 from rl_plasticity.envs import Envs
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
-from rl_plasticity.runs.trained import Trained, task_of
+from rl_plasticity.runs.making import task_of
+from rl_plasticity.runs.trained import Trained
 from rl_plasticity.training.acting import is_random
 
 # Pendulum's third observation, its speed, goes up to 8; a shift or a permutation is another task to the policy.

@@ -18,9 +18,9 @@ from rl_plasticity.configs.commands import Train, restart_every, updates_by
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
 from rl_plasticity.envs import Envs
 from rl_plasticity.errors import FaultyRun, counted
+from rl_plasticity.runs.making import PROBE, rows_together, task_of
 from rl_plasticity.runs.progress import Progress
 from rl_plasticity.runs.session import Session
-from rl_plasticity.runs.trained import PROBE, rows_together, task_of
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.step import Spaces, Step
 from rl_plasticity.training.diagnosing import Probing

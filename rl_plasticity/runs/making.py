@@ -1,0 +1,66 @@
+"""What an RL run consists of, made from its settings: the agents, their replay buffer, and the environments."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import nn
+
+from rl_plasticity.agents import AGENTS, Agent, ReplayBuffer
+from rl_plasticity.configs.commands import Train, planned_updates
+from rl_plasticity.configs.written import nested
+from rl_plasticity.envs import Envs
+from rl_plasticity.errors import SettingsError
+from rl_plasticity.runs.machine import set_products_
+from rl_plasticity.runs.plan import Plan
+from rl_plasticity.seeding import derived
+from rl_plasticity.step import Spaces
+
+# Keys of the random streams derived from a run's seed.
+AGENT, ENV, EVALUATION, PROBE, CHANGES = range(5)
+
+
+def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
+    """The agents of all runs, untrained, for environments with these spaces.
+
+    Raises:
+        SettingsError: the agent takes discrete actions and these are continuous, or the other way round.
+    """
+    kind = AGENTS[s.agent.name]
+    seeds = derived(plan.seeds, AGENT)
+    is_discrete = spaces.num_actions is not None
+    if getattr(kind, "takes_discrete_actions", False) is not is_discrete:
+        needed, fitting = ("discrete", "dqn") if is_discrete else ("continuous", "sac")
+        raise SettingsError(
+            f"env={s.env.name} has {needed} actions, agent={s.agent.name} takes others: try agent={fitting}"
+        )
+    sizes = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
+    settings = dict(s.agent.settings)
+    if settings.get("lr_decay_updates") == "auto":
+        settings["lr_decay_updates"] = max(1, math.floor(planned_updates(s)))
+    agent: Agent = kind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
+    set_products_(cast(nn.Module, agent), s)
+    return agent
+
+
+def make_buffer(s: Train, agent: Agent, runs: int, spaces: Spaces) -> ReplayBuffer:
+    """The empty replay buffer of these agents, of all runs."""
+    capacity, sizes = min(s.buffer_size, s.total_env_steps), (spaces.obs_dim, spaces.act_dim)
+    return ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
+
+
+def rows_together(s: Train) -> int:
+    """The number of observations of a run in each call of a network, in evaluations: a GPU takes all at once."""
+    return max(1, s.eval_episodes) if s.device == "cuda" else 1
+
+
+def evaluation_envs(s: Train, seeds: Sequence[int], run_seeds: Sequence[int], **given: Any) -> Envs:
+    """Environments for evaluation with these seeds. Their changes are those of the runs with `run_seeds`, on demand."""
+    settings = {**nested(s.env.settings), "workers": False, "switch_every_env_steps": None, **given}
+    return Envs(s.env.name, seeds, change_seeds=derived(run_seeds, CHANGES), **settings)
+
+
+def task_of(s: Train, step: int) -> int:
+    """The number of the task, or of its change, at this env step; the first is 0."""
+    every = s.env.switch_every_env_steps
+    return (step - 1) // every if every and step else 0
