@@ -172,7 +172,7 @@ def train(session: Session[Train], parts: Parts) -> bool:
     ) as is_new:  # fmt: skip
         if is_new:
             buffer.start(torch.from_numpy(envs.reset()).to(s.device))
-            probing.measure()
+            probing.measure_and_try()
             evaluations.begin()
             session.save()  # a run killed at any moment can be resumed
         elif is_evaluated(s, at.step) and at.evaluated_at < at.step:  # 0.2 saved before it ended an evaluation

@@ -69,21 +69,21 @@ class AgentProbing(Probing):
         """Numbers of updates between two measurements and two trials; 0: never."""
         return self.every, self.diagnose_every
 
-    def measure(self) -> None:
+    def measure_and_try(self) -> None:
         """Measure and try the networks, and log both, each unless it is off."""
-        super().measure()
+        self.measure()
         self.diagnose()
 
     def after_update(self) -> None:
         """Measure and try the networks, each if it is due."""
         if self.every and self.session.progress.updates % self.every == 0:
-            super().measure()
+            self.measure()
         super().after_update()
 
     def after_step(self) -> None:
         """Measure right before heavy priming; `after_update` measures after updates."""
         if self.s.prime_updates and self.session.progress.step == self.s.prime_after_env_steps - 1:
-            self.measure()
+            self.measure_and_try()
 
 
 class AgentUpdates(Updates[Any]):
@@ -183,7 +183,7 @@ class AgentUpdates(Updates[Any]):
         )
         if now == left:
             self.log(metrics)
-            self.probing.measure()
+            self.probing.measure_and_try()
             self.session.save()
         self.session.show()
 
