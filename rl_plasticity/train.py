@@ -184,17 +184,19 @@ def train(session: Session[Train], parts: Parts) -> bool:
             evaluations.change_task()  # only now: a checkpoint holds the agent that was evaluated
             act = choose_act(agent, buffer.newest_obs, envs.spaces, at_random=is_random(s, at.step))
             envs.begin_step(on_host(act, at.step))
+            # The updates of an env step see its own transition, unless they are made beside it, while the environments
+            # step in other processes or a GPU is at the updates: then the newest is that of the env step before.
             overlaps = s.overlap and buffer.size > 0
-            if overlaps:  # while the environments step in other processes, or while a GPU is at the updates
-                updates.after_step(at.step + 1)
+            if overlaps:
+                updates.make_due(at.step + 1)
             else:
-                updates.before_step(at.step + 1)
+                updates.draw_ahead(at.step + 1)
             step = envs.end_step()
             buffer.add(act, step)
             observe_reward(agent, step)
             count_step(session, at, step)
             if not overlaps:
-                updates.after_step(at.step)
+                updates.make_due(at.step)
             for part in (probing, evaluations, session):
                 part.after_step()
     return at.step >= s.total_env_steps

@@ -693,7 +693,7 @@ def train(b: Bounds) -> dict[str, Any]:
     began, places = time.perf_counter(), [
         (command, "choose_act", "launch the action"), (command, "on_host", "wait for the action"),
         (Envs, "begin_step", "environments, begin"), (Envs, "end_step", "environments, end"),
-        (ReplayBuffer, "add", "store"), (AgentUpdates, "after_step", "launch updates"),
+        (ReplayBuffer, "add", "store"), (AgentUpdates, "make_due", "launch updates"),
     ]  # fmt: skip
     with contextlib.ExitStack() as undo, tempfile.TemporaryDirectory() as folder:
         for owner, name, called in places:

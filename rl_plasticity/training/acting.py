@@ -113,13 +113,13 @@ class AgentUpdates(Updates[Any]):
 
         self._drawn: tuple[Tensor, list[Tensor]] | None = None
 
-    def before_step(self, step: int) -> None:
-        """Draw what the updates after this env step take, while the environments step."""
+    def draw_ahead(self, step: int) -> None:
+        """Draw what the updates of this env step take, while the environments step: its transition may be among it."""
         if number := self._due(step):
             self._drawn = self._draw(number, min(self.buffer.size + 1, self.buffer.capacity))
 
-    def after_step(self, step: int) -> None:
-        """Make the updates that are due after this env step."""
+    def make_due(self, step: int) -> None:
+        """Make the updates that are due at this env step, on the transitions that the buffer has now."""
         self._make(self._due(step))
 
     def _due(self, step: int) -> int:
