@@ -368,6 +368,17 @@ def test_a_plug_that_raises_or_is_not_there_ends_the_command_in_one_line(argumen
         assert errors.startswith(f"rl_plasticity.train: plugins: {says}")
 
 
+class Unordered(SAC):
+    def noise(self, updates, batch_size):
+        return self.streams.normal(updates, 1)
+
+
+@pytest.mark.parametrize(("kind", "names"), [(Unordered, ["noise", "[2, 0, 1]"])])
+def test_an_agent_that_is_not_as_the_commands_need_it_is_refused_before_anything_is_written(kind, names):
+    AGENTS["faulty"] = kind
+    refused(lambda: train.command.prepare([*PENDULUM, "agent=faulty", "seeds=2"]), "agent=faulty", *names)
+
+
 def test_a_plug_cannot_take_the_name_of_another(module):
     text = "from rl_plasticity.regularizers import REGULARIZERS, Regularizer\nclass A(Regularizer): ...\n"
     for name in ("one", "two"):

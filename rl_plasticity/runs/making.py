@@ -24,7 +24,8 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     """The agents of all runs, untrained, for environments with these spaces.
 
     Raises:
-        SettingsError: the agent takes discrete actions and these are continuous, or the other way round.
+        SettingsError: the agent takes discrete actions and these are continuous, or the other way round; or it lacks
+            what `Agent` lists.
     """
     kind = AGENTS[s.agent.name]
     seeds = derived(plan.seeds, AGENT)
@@ -39,6 +40,9 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     if settings.get("lr_decay_updates") == "auto":
         settings["lr_decay_updates"] = max(1, math.floor(planned_updates(s)))
     agent: Agent = kind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
+    # No updates take no random numbers. A draw of `streams` begins with the runs axis, whatever it is of.
+    if (shape := agent.noise(0, 1).shape)[0]:
+        raise SettingsError(f"agent={s.agent.name}: noise(0, 1) must be [0, ...], updates first, got {[*shape]}")
     set_products_(cast(nn.Module, agent), s)
     return agent
 
