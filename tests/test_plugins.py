@@ -373,10 +373,24 @@ class Unordered(SAC):
         return self.streams.normal(updates, 1)
 
 
-@pytest.mark.parametrize(("kind", "names"), [(Unordered, ["noise", "[2, 0, 1]"])])
+class Closed(SAC):
+    def __init__(self, *given, boldness=1.5):
+        super().__init__(*given)
+
+
+class Empty(torch.nn.Module):
+    def __init__(self, *given, **settings):
+        super().__init__()
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [(Unordered, ["noise", "[2, 0, 1]"]), (Closed, ["'device'"]), (Empty, ["discount, ", ", restart_, streams, "])],
+)
 def test_an_agent_that_is_not_as_the_commands_need_it_is_refused_before_anything_is_written(kind, names):
     AGENTS["faulty"] = kind
-    refused(lambda: train.command.prepare([*PENDULUM, "agent=faulty", "seeds=2"]), "agent=faulty", *names)
+    own = ["agent=faulty", *(a for a in PENDULUM if not a.startswith("agent."))]
+    refused(lambda: train.command.prepare([*own, "seeds=2"]), "agent=faulty", *names)
 
 
 def test_a_plug_cannot_take_the_name_of_another(module):

@@ -1,5 +1,6 @@
 """What an RL run consists of, made from its settings: the agents, their replay buffer, and the environments."""
 
+import inspect
 import math
 from collections.abc import Sequence
 from typing import Any, cast
@@ -39,7 +40,14 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     settings = dict(s.agent.settings)
     if settings.get("lr_decay_updates") == "auto":
         settings["lr_decay_updates"] = max(1, math.floor(planned_updates(s)))
-    agent: Agent = kind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
+    try:
+        given = inspect.signature(kind).bind(*sizes, seeds, plan.make_regularizer, device=s.device, **settings)
+    except TypeError as error:
+        raise SettingsError(f"agent={s.agent.name} {error}: see agents/base.py for what it is called with") from error
+    agent: Agent = kind(*given.args, **given.kwargs)
+    members = sorted({*dir(Agent), *Agent.__annotations__})
+    if lacking := [name for name in members if not name.startswith("_") and not hasattr(agent, name)]:
+        raise SettingsError(f"agent={s.agent.name} has no {', '.join(lacking)}: see agents/base.py")
     # No updates take no random numbers. A draw of `streams` begins with the runs axis, whatever it is of.
     if (shape := agent.noise(0, 1).shape)[0]:
         raise SettingsError(f"agent={s.agent.name}: noise(0, 1) must be [0, ...], updates first, got {[*shape]}")
