@@ -64,11 +64,6 @@ class AgentProbing(Probing):
             inputs, losses = agent.inputs(batch), partial(agent.example_losses, batch, noise)
         super().__init__(session, agent.learners, inputs, losses, measures=self.every > 0)
 
-    @property
-    def periods(self) -> tuple[int, int]:
-        """Numbers of updates between two measurements and two trials; 0: never."""
-        return self.every, self.diagnose_every
-
     def measure_and_try(self) -> None:
         """Measure and try the networks, and log both, each unless it is off."""
         self.measure()
@@ -103,7 +98,8 @@ class AgentUpdates(Updates[Any]):
     ) -> None:
         self.s = s = session.settings
         chosen = session.plan.interventions
-        super().__init__(session, agent, agent.learners, agent.losses, chosen, some, *probing.periods)
+        periods = probing.every, probing.diagnose_every
+        super().__init__(session, agent, agent.learners, agent.losses, chosen, some, *periods)
         self.buffer, self.probing = buffer, probing
         quickly = partial(fastest, device=s.device, compiles=bool(s.compile), say=session.say)
         self._updates = self.shares.updates(type(agent).update, quickly)
