@@ -25,6 +25,7 @@ from rl_plasticity.metrics import (
     singular_values,
     weight_norm,
 )
+from rl_plasticity.metrics.measured import Metric
 from rl_plasticity.structure import (
     Arguments,
     Example,
@@ -347,13 +348,10 @@ def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> d
     return {"weight_norm": norm} | ({"sigma1": largest_sigma1(matrices)} if matrices else {})
 
 
-def _measured(
-    kind: type[OfWeights | OfFeatures | OfGradients], tensors: Mapping[str, tuple[Tensor, ...]]
-) -> dict[str, Tensor]:
+def _measured(kind: type[Metric], tensors: Mapping[str, tuple[Tensor, ...]]) -> dict[str, Tensor]:
     """Every metric of this kind for each layer's tensors: NAME for the mean over layers, NAME/LAYER for each layer.
 
-    Raises:
-        ValueError: a metric does not return one number for each run.
+    One that raises, or does not return one number for each run, is NaN, with a warning.
     """
     values: dict[str, Tensor] = {}
     for name, metric in METRICS.items():
@@ -364,11 +362,11 @@ def _measured(
             s = arguments[-1]
             try:
                 value = metric.measure(*arguments)
-            except Exception as error:  # whatever a metric may raise: the others are measured all the same
+                if value.shape != s.shape[:-1]:
+                    raise ValueError(f"it must be of shape {[*s.shape[:-1]]}, got {[*value.shape]}")
+            except Exception as error:  # whatever a metric may do: the others are measured all the same
                 warn(f"{name} of {layer!r} is NaN, it cannot be computed: {first_line(error)}")
                 value = s.new_full(s.shape[:-1], torch.nan)
-            if value.shape != s.shape[:-1]:
-                raise ValueError(f"metric {name!r}: expected the shape {[*s.shape[:-1]]}, got {[*value.shape]}")
             of_layers[layer] = value.to(s.dtype)
         values |= by_layer(name, of_layers)
     return values

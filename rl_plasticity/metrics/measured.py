@@ -6,6 +6,7 @@ Metrics are functions of tensors with leading runs axes, ``-> [*runs]``. They dr
 are computed once for all metrics that read them.
 """
 
+from collections import UserDict
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -19,43 +20,52 @@ Direction = Literal["higher", "lower"]
 """Which values of a metric are better."""
 
 
-class OfWeights(NamedTuple):
+class Metric(NamedTuple):
+    """A function of a layer's tensors, ``-> [*runs]``, and which values of it are better."""
+
+    measure: Callable[..., Tensor]
+    better: Direction | None = None
+
+
+class OfWeights(Metric):
     """A metric of a weight matrix ``[*runs, out, fan_in]`` and its singular values ``[*runs, k]``."""
 
-    measure: Callable[[Tensor, Tensor], Tensor]
-    better: Direction | None = None
 
-
-class OfFeatures(NamedTuple):
+class OfFeatures(Metric):
     """A metric of hidden activations ``[*runs, examples, units]`` and their singular values ``[*runs, k]``."""
 
-    measure: Callable[[Tensor, Tensor], Tensor]
-    better: Direction | None = None
 
-
-class OfGradients(NamedTuple):
+class OfGradients(Metric):
     """A metric of the singular values ``[*runs, n]`` of the gradients of n single examples (`gradient_spectrum`)."""
 
-    measure: Callable[[Tensor], Tensor]
-    better: Direction | None = None
+
+class Metrics(UserDict[str, Metric]):
+    """Metrics by name. It refuses what no probe would measure."""
+
+    def __setitem__(self, name: str, metric: Metric) -> None:
+        if not isinstance(metric, Metric):
+            raise TypeError(f"METRICS[{name!r}] must be OfWeights, OfFeatures or OfGradients, got {metric!r}")
+        self.data[name] = metric
 
 
 # Of each layer. A network's summary `mean_NAME` is logged too, and `sigma1` there is the largest of all layers.
-METRICS: dict[str, OfWeights | OfFeatures | OfGradients] = {
-    "frobenius_norm": OfWeights(lambda matrix, s: frobenius_norm(matrix)),
-    "sigma1": OfWeights(lambda matrix, s: s[..., 0]),
-    "condition_number": OfWeights(lambda matrix, s: condition_number(s), "lower"),
-    "stable_rank": OfWeights(lambda matrix, s: stable_rank(s), "higher"),
-    "effective_rank": OfWeights(lambda matrix, s: effective_rank(s), "higher"),
-    "sigma_min": OfWeights(lambda matrix, s: s[..., -1], "higher"),
-    "dormant": OfFeatures(lambda activations, s: dormant_fraction(activations, 0.025), "lower"),
-    "dead": OfFeatures(lambda activations, s: dead_units(activations), "lower"),
-    "feature_srank": OfFeatures(lambda activations, s: srank(s), "higher"),
-    "feature_rank": OfFeatures(lambda activations, s: effective_rank(s), "higher"),
-    "feature_norm": OfFeatures(lambda activations, s: feature_norm(activations)),
-    "gradient_condition": OfGradients(condition_number, "lower"),
-    "gradient_rank": OfGradients(effective_rank, "higher"),
-}
+METRICS = Metrics(
+    {
+        "frobenius_norm": OfWeights(lambda matrix, s: frobenius_norm(matrix)),
+        "sigma1": OfWeights(lambda matrix, s: s[..., 0]),
+        "condition_number": OfWeights(lambda matrix, s: condition_number(s), "lower"),
+        "stable_rank": OfWeights(lambda matrix, s: stable_rank(s), "higher"),
+        "effective_rank": OfWeights(lambda matrix, s: effective_rank(s), "higher"),
+        "sigma_min": OfWeights(lambda matrix, s: s[..., -1], "higher"),
+        "dormant": OfFeatures(lambda activations, s: dormant_fraction(activations, 0.025), "lower"),
+        "dead": OfFeatures(lambda activations, s: dead_units(activations), "lower"),
+        "feature_srank": OfFeatures(lambda activations, s: srank(s), "higher"),
+        "feature_rank": OfFeatures(lambda activations, s: effective_rank(s), "higher"),
+        "feature_norm": OfFeatures(lambda activations, s: feature_norm(activations)),
+        "gradient_condition": OfGradients(condition_number, "lower"),
+        "gradient_rank": OfGradients(effective_rank, "higher"),
+    }
+)
 """The metrics that a probe measures for every layer, in the order in which they are logged."""
 
 _BESIDE: dict[str, Direction] = {  # other numbers that commands log

@@ -69,9 +69,8 @@ def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(m
     hidden = torch.relu(learner.net[0](x))
     assert values["positive/1"].tolist() == (hidden > 0).sum((-1, -2)).tolist()
     assert values["gradient_norms"].shape == (2,)
-    monkeypatch.setitem(METRICS, "wrong", OfWeights(lambda matrix, s: s))
-    with pytest.raises(ValueError, match=r"'wrong'.*\[2\].*\[2, 5\]"):
-        Probe(learner, [x]).measure(cross_entropy, [y])
+    with pytest.raises(TypeError, match=r"'bare'.*OfWeights.*lambda"):
+        METRICS["bare"] = lambda matrix, s: s.sum(-1)
 
 
 def test_one_run_among_others_is_measured_as_it_is_alone():
@@ -270,15 +269,19 @@ def test_units_that_were_moved_to_another_axis_are_left_out_with_the_reason(net,
     assert found["stable_rank"] > 0
 
 
-def test_a_metric_that_raises_is_nan_by_name_and_takes_no_other_with_it(monkeypatch):
-    def raises(matrix, s):
-        if matrix.shape[-2] == 3:
-            raise ZeroDivisionError("no such thing")
-        return s[..., 0]
-
+@pytest.mark.parametrize(
+    ("faulty", "why"),
+    [
+        (lambda matrix: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda matrix: matrix, r"shape \[\], got \[3, .*\]"),
+        (lambda matrix: 1.0, "AttributeError: 'float'"),
+    ],
+)
+def test_a_metric_that_fails_is_nan_by_name_and_takes_no_other_with_it(monkeypatch, faulty, why):
     x, expected = torch.randn(6, 5), measure(plain_mlp(), torch.randn(6, 5)).keys()
-    monkeypatch.setitem(METRICS, "mine", OfWeights(raises))
-    with pytest.warns(UserWarning, match="mine of '4'.*ZeroDivisionError: no such thing"):
+    mine = OfWeights(lambda matrix, s: faulty(matrix) if matrix.shape[-2] == 3 else s[..., 0])
+    monkeypatch.setitem(METRICS, "mine", mine)
+    with pytest.warns(UserWarning, match=f"mine of '4'.*{why}"):
         found = measure(plain_mlp(), x)
     assert found["mine/4"].isnan()
     assert found["mine/0"] > 0
