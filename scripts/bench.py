@@ -19,6 +19,7 @@ the process's CPU time, which other processes disturb less; with more, the wall'
 
 import argparse
 import contextlib
+import copy
 import io
 import itertools
 import math
@@ -43,12 +44,12 @@ from rl_plasticity.agents import DQN, SAC, Agent, Batch, ReplayBuffer, Step
 from rl_plasticity.compiling.compiled import compiled, processor
 from rl_plasticity.compiling.precision import decided, onednn_pays_from, pays_from, read_bfloat16_, use_onednn_
 from rl_plasticity.compiling.products import onednn
+from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
 from rl_plasticity.networks import StackedLinear
 from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
 GROUP, BATCH, FILLED = 16, 256, 10_000
-NETWORKS: dict[str, dict[str, Any]] = {str(width): {"hidden": (width, width)} for width in (256, 512, 1024)}
 Options = argparse.Namespace
 A = TypeVar("A", bound=Agent)
 
@@ -70,9 +71,7 @@ def report(title: str, timed: dict[str, Timed], beside: Sequence[str], o: Option
             call()
             if turn >= 2:  # the first warm up
                 rates[name].append(makes / (clock() - start))
-    print(
-        f"\n{title}, {o.threads} threads, {processor()}; oneDNN pays from width {onednn_pays_from()}; errors {errors()}"
-    )
+    print(f"\n{title}, {o.threads} threads, {processor()}; oneDNN pays from width {onednn_pays_from()}")
     print(f"{'':<36}{'a second':>10}" + "".join(f"{'times ' + name:>30}" for name in beside))
     for name, own in rates.items():
         cells = (f"{ratio(own, rates[other]):>30}" for other in beside)
@@ -87,16 +86,14 @@ def ratio(a: Sequence[float], b: Sequence[float]) -> str:
 # --- updates of agents ------------------------------------------------------------------------------------------------
 
 
-def products(
-    runs: int, obs_dim: int, act_dim: int, device: str = "cpu", network: str = "256"
-) -> list[tuple[Tensor, Tensor]]:
+def products(runs: int, obs_dim: int, act_dim: int, device: str = "cpu") -> list[tuple[Tensor, Tensor]]:
     """The factors of the matrix products that the equations of one update need.
 
     Forward: actor(next_obs), target(next_obs, next_act), critic(obs, act), actor(obs), critic(obs, new_act). Backward:
     of the critic's loss to its weights and hidden inputs; of the actor's loss through the critic to the action, and to
     the actor's weights and hidden inputs.
     """
-    agent = SAC(obs_dim, act_dim, [0], **NETWORKS[network])
+    agent = SAC(obs_dim, act_dim, [0])
     actor, critic = (
         [(m.in_features, m.out_features) for m in one.net.modules() if isinstance(m, StackedLinear)]
         for one in (agent.actor, agent.critic)
@@ -123,21 +120,9 @@ def multiplying(pairs: Sequence[tuple[Tensor, Tensor]], runs: int = 1) -> Timed:
 def quicker(a: Tensor, b: Tensor) -> Callable[[], Tensor]:
     """The product by the faster of the kernels of this machine."""
 
-    def seconds(call: Callable[[], Tensor]) -> float:
-        return min(timeit.repeat(call, number=10, repeat=10))
-
     kernels = [partial(torch.bmm, a, b, out=a @ b), partial(onednn, a, b.mT)]
     kernels.append(partial(torch.bmm, b.mT, a.mT, out=b.mT @ a.mT))
-    return min(kernels, key=seconds)
-
-
-def errors() -> str:
-    """The errors of each kernel's float32 products, relative to the root mean square of the exact ones."""
-    a, b = torch.randn(1, BATCH, 256), torch.randn(1, 256, 256)
-    exact = a.double() @ b.double()
-    each = {"torch": torch.bmm(a, b), "oneDNN": onednn(a, b.mT)}
-    worst = {name: float((found - exact).abs().max() / exact.square().mean().sqrt()) for name, found in each.items()}
-    return ", ".join(f"{name} {error:.1e}" for name, error in worst.items())
+    return min(kernels, key=lambda call: min(timeit.repeat(call, number=10, repeat=10)))
 
 
 def on_this_machine(agent: A) -> A:
@@ -174,19 +159,17 @@ def updates(
 
 def of_updates(o: Options) -> None:
     kinds = list(itertools.product(o.reg, o.precision))
-    for size, network, runs in itertools.product(o.sizes, o.networks, o.runs):
+    for size, runs in itertools.product(o.sizes, o.runs):
         buffer = filled_buffer(runs, *SIZES[size])
-        timed = {"floor": multiplying(products(runs, *SIZES[size], network=network), runs)}
+        timed = {"floor": multiplying(products(runs, *SIZES[size]), runs)}
         for reg, precision in kinds:
             for way in ("plain", "compiled"):
-                agent = on_this_machine(
-                    SAC(*SIZES[size], range(runs), partial(make_regularizer, reg), **NETWORKS[network])
-                )
+                agent = on_this_machine(SAC(*SIZES[size], range(runs), partial(make_regularizer, reg)))
                 if decided(precision, "cpu") == "bfloat16":
                     read_bfloat16_(agent, pays_from("cpu", runs))
                 update = compiled(agent.update) if way == "compiled" else agent.update
                 timed[f"{way} {reg} {precision}"] = updates(agent, update, buffer)
-        report(f"{size}, network {network}, {runs} runs", timed, ["floor", f"compiled {' '.join(kinds[0])}"], o)
+        report(f"{size}, {runs} runs", timed, ["floor", f"compiled {' '.join(kinds[0])}"], o)
 
 
 def of_peers(o: Options) -> None:
@@ -368,19 +351,14 @@ def of_attached(o: Options) -> None:
     from rl_plasticity import attach
     from rl_plasticity.networks import make_network
 
-    def gpt() -> nn.Module:
-        return nn.Sequential(
-            nn.Embedding(65, 128), *(Block(128) for _ in range(4)), nn.LayerNorm(128), nn.Linear(128, 65)
-        )
-
-    def resnet() -> nn.Module:
-        return make_network("resnet18", (3, 32, 32), 10, [0])
-
-    tokens, images = torch.randint(65, (8, 64)), torch.randn(8, 3, 32, 32)
-    for kind, make, x, y in (("GPT", gpt, tokens, tokens), ("ResNet-18", resnet, images, torch.randint(10, (8,)))):
+    blocks = (Block(128) for _ in range(4))
+    gpt = nn.Sequential(nn.Embedding(65, 128), *blocks, nn.LayerNorm(128), nn.Linear(128, 65))
+    tokens, images, labels = torch.randint(65, (8, 64)), torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
+    resnet = make_network("resnet18", (3, 32, 32), 10, [0])
+    for kind, first, x, y in (("GPT", gpt, tokens, tokens), ("ResNet-18", resnet, images, labels)):
         timed = {}
         for name in dict.fromkeys(["none", *(o.reg if o.reg != ["none"] else REGULARIZERS)]):
-            net = make()
+            net = copy.deepcopy(first)
             optimizer = torch.optim.Adam(net.parameters())
             attach(name, optimizer, net, **{"coef": 0.1} if name == "churn" else {})
 
@@ -436,25 +414,30 @@ def plain_epochs(data: Any) -> Iterator[None]:
         yield
 
 
-def of_measuring(o: Options) -> None:
-    from rl_plasticity.diagnosis.probe import PROBE_SIZE, Probe, size_of
-
-    agent = on_this_machine(SAC(17, 6, [0], partial(make_regularizer, "spectral")))
-    shape = (1, PROBE_SIZE)
-    obs, next_obs, act = torch.randn(*shape, 17), torch.randn(*shape, 17), torch.rand(*shape, 6) * 2 - 1
-    batch, noise = Batch(obs, act, torch.rand(shape), next_obs, torch.full(shape, 0.99)), agent.noise(1, PROBE_SIZE)[0]
-    probes = {name: Probe(learner, agent.inputs(batch)[name]) for name, learner in agent.learners.items()}
-
-    def log() -> None:
-        for learner in agent.learners.values():
-            size_of(learner, torch.ones(1))
+def watching(agent: Agent, batch: Batch, noise: Tensor) -> dict[str, Callable[[], object]]:
+    """A measurement and a row of the log, as train.py makes them between updates."""
+    metrics, inputs = agent.update(batch, noise), agent.inputs(batch)
+    probes = {name: Probe(learner, inputs[name]) for name, learner in agent.learners.items()}
 
     def measure() -> None:
         for name, (loss, targets) in agent.example_losses(batch, noise).items():
             probes[name].measure(loss, targets)
 
+    def log() -> None:
+        for name, learner in agent.learners.items():
+            for value in size_of(learner, metrics[f"{name}/gradient_norm"]).values():
+                value.cpu()
+
+    return {"a measurement": measure, "a row of the log": log}
+
+
+def of_measuring(o: Options) -> None:
+    agent, shape = on_this_machine(SAC(17, 6, [0], partial(make_regularizer, "spectral"))), (1, PROBE_SIZE)
+    obs, next_obs, act = torch.randn(*shape, 17), torch.randn(*shape, 17), torch.rand(*shape, 6) * 2 - 1
+    batch, noise = Batch(obs, act, torch.rand(shape), next_obs, torch.full(shape, 0.99)), agent.noise(1, PROBE_SIZE)[0]
     timed = {"update": updates(agent, compiled(agent.update), filled_buffer(1, 17, 6))}
-    report("cheetah-run", timed | {"log": Timed(log, 1), "measurement": Timed(measure, 1)}, ["update"], o)
+    timed |= {name: Timed(call, 1) for name, call in watching(agent, batch, noise).items()}
+    report("cheetah-run", timed, ["update"], o)
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
@@ -546,7 +529,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sizes", type=listed(), default=[*SIZES][:1], help=",".join(SIZES))
     parser.add_argument("--runs", type=listed(int), default=[1])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--networks", type=listed(), default=["256"], help=",".join(NETWORKS))
     parser.add_argument("--reg", type=listed(), default=["none"])
     parser.add_argument("--precision", type=listed(), default=["float32"], help="float32,bfloat16")
     parser.add_argument("--presets", type=listed(), default=["paper", "simba_v2", "xqc", "flash_sac", "bro", "redq"])

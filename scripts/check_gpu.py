@@ -2,30 +2,11 @@
 
 One command, in about eight minutes, for a checkout and a Python with torch and CUDA (torch 2.11 to 2.13) and numpy;
 what else is missing is named in one line, and what needs it is left out. It writes ``gpu.json``, after each part what
-is known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wrong. The parts (``--parts``):
-
-- ways: how a run of 1 and of 2 seeds makes its updates, by its own trial, and what was wrong with faster ways.
-- equal: plain updates against captured ones (CUDA graphs), compiled ones and both, 30 updates with resets of chosen
-  runs between the replays and a resume in the middle; every regularizer on a run of its own in one agent, and a chain.
-  A few of them are compiled: a graph of all takes minutes.
-- exact: the change of all weights in 1, 10 and 16 updates by each way, against float64 on the CPU.
-- speed: run-updates a second by each way, for 1 to 100 runs, in each precision, and 16 updates in one graph; the share
-  of the floor, which is the bare products of an update (bench.py) captured alike; kernels, gaps and peak memory.
-- train: a real training of 10 runs, environments in worker processes: its rate, and where an env step's time goes; with
-  generated transitions where gymnasium or dm_control are missing.
-- probe: a kernel's price in a graph, and a whole forward pass in one Triton kernel (fused_forward.py), with its error.
-- kernels: stages of an update, captured alone. ``loop``: what an env step costs beside its updates, and what a
-  measurement, a row of the log and a checkpoint cost. ``env``: a step of 10 environments, here and in workers.
-- agents: plain against captured updates of the agents of papers, each with its own networks, and their rate.
-- supervised: the same for updates of ``cnn_bn``, whose norm layers keep running statistics.
-- waits: between an action and the next nothing waits for the device.
-- precision: products in float32, TF32 and bfloat16 against float64, and whether the discount keeps its digits.
-
-``--device cpu --small`` runs every part but CUDA graphs in seconds on the CPU: that is how the tests run it.
+is known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wrong. ``--device cpu --small`` runs
+every part but CUDA graphs in seconds on the CPU: that is how the tests run it. The parts (``--parts``):
 """
 
 import argparse
-import contextlib
 import copy
 import importlib.util
 import itertools
@@ -35,20 +16,20 @@ import os
 import platform
 import statistics
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 import torch
-from bench import SIZES, agent_of, products
+from bench import SIZES, agent_of, products, watching
 from torch import Tensor, nn
 
 from rl_plasticity.agents import DQN, SAC, Batch, ReplayBuffer, Step
@@ -56,7 +37,6 @@ from rl_plasticity.agents.sac import critic_loss
 from rl_plasticity.compiling.compiled import Captured, compiled, processor
 from rl_plasticity.compiling.fastest import fastest, passes
 from rl_plasticity.compiling.precision import has_bfloat16, pays_from, read_bfloat16_, tf32
-from rl_plasticity.diagnosis.probe import Probe, size_of
 from rl_plasticity.errors import first_line
 from rl_plasticity.interventions import make_intervention
 from rl_plasticity.learning.learner import Learner, follow_
@@ -114,130 +94,114 @@ TO_COMPILE = ["none", "spectral", "swr", "wrs", "churn", "spectral+swr"]
 AGENTS = ["simba_v2", "xqc", "flash_sac", "bro", "sr_sac", "redq", "droq", "minatar"]
 
 
+def chain(names: str, net: nn.Module) -> Regularizer:
+    return Chain(net, *(make_regularizer(name, net) for name in names.split("+")))
+
+
 def methods(names: Sequence[str], net: nn.Module) -> Regularizer:
     """Every regularizer on a run of its own, and a chain of two."""
-
-    def maker(name: str) -> Callable[[nn.Module], Regularizer]:
-        return lambda net: Chain(net, *(make_regularizer(part, net) for part in name.split("+")))
-
-    return SideBySide(net, *((1, maker(name)) for name in names))
+    return SideBySide(net, *((1, partial(chain, name)) for name in names))
 
 
-def transitions(b: Bounds, runs: int, obs_dim: int, act_dim: int, seed: int, device: str) -> tuple[Batch, Tensor]:
-    """A batch and the noise of an update, the same numbers on every device."""
-    g = torch.Generator().manual_seed(seed)
-    obs, next_obs = (torch.randn(runs, b.batch, obs_dim, generator=g) for _ in range(2))
-    act = torch.rand(runs, b.batch, act_dim, generator=g) * 2 - 1
-    reward = torch.rand(runs, b.batch, generator=g)
-    discount = torch.where(torch.rand(runs, b.batch, generator=g) < 0.1, 0.0, 0.99)
-    batch = Batch(*(x.to(device) for x in (obs, act, reward, next_obs, discount)))
-    return batch, torch.randn(2, runs, b.batch, act_dim, generator=g).to(device)
+def transitions(b: Bounds, runs: int, *seeds: int, sizes: tuple[int, int] = (17, 6)) -> tuple[Batch, Tensor]:
+    """A batch and the noise of an update, the same numbers on every device; for several seeds with a leading axis."""
+    each = []
+    for seed in seeds:
+        g = torch.Generator().manual_seed(seed)
+        obs, next_obs = (torch.randn(runs, b.batch, sizes[0], generator=g) for _ in range(2))
+        act = torch.rand(runs, b.batch, sizes[1], generator=g) * 2 - 1
+        reward = torch.rand(runs, b.batch, generator=g)
+        discount = torch.where(torch.rand(runs, b.batch, generator=g) < 0.1, 0.0, 0.99)
+        each.append((obs, act, reward, next_obs, discount, torch.randn(2, runs, b.batch, sizes[1], generator=g)))
+    *batch, noise = (torch.stack(x).squeeze(0).to(b.device) for x in zip(*each, strict=True))
+    return Batch(*batch), noise
 
 
-def states(agent: SAC | DQN) -> dict[str, Tensor]:
-    """What updates change, random streams left out."""
-    return {n: v for n, v in agent.state_dict().items() if "_extra_state" not in n and v.is_floating_point()}
+def differences(module: nn.Module, like: nn.Module, but: Sequence[str] = ()) -> dict[str, Tensor]:
+    """|difference| / (1e-4 + 1e-3 |value|) of all that updates change: above 1 is not rounding."""
+    found, others = {}, like.state_dict()
+    for name, value in module.state_dict().items():
+        if value.is_floating_point() and not any(word in name for word in ("_extra_state", *but)):
+            mine, other = value.cpu().double(), others[name].cpu().double()
+            found[name] = ((mine - other).abs() / (1e-4 + 1e-3 * other.abs())).nan_to_num(float("inf"))
+    return found
 
 
-def off(value: Tensor, other: Tensor) -> Tensor:
-    """|difference| / (1e-4 + 1e-3 |value|) of every number: above 1 is not rounding."""
-    value, other = value.cpu().double(), other.cpu().double()
-    return ((value - other).abs() / (1e-4 + 1e-3 * other.abs())).nan_to_num(float("inf"))
+def agreed(way: str, worst: dict[str, float]) -> dict[str, float]:
+    """The worst `differences`, all of which are rounding."""
+    if wrong := {name: value for name, value in worst.items() if not value <= 1}:
+        raise ArithmeticError(f"{way} updates are not the plain ones: {wrong}")
+    return worst
 
 
-def apart(names: Sequence[str], a: SAC, b: SAC) -> dict[str, float]:
-    """By method the number of its run that is most `off`."""
-    worst = torch.zeros(len(names))
-    theirs = states(b)
-    for name, value in states(a).items():
-        of_runs = off(value, theirs[name])
-        if value.ndim and len(value) == len(names):
-            worst = torch.maximum(worst, of_runs.flatten(1).amax(1).float() if value.ndim > 1 else of_runs.float())
-    return dict(zip(names, worst.tolist(), strict=True))
-
-
-def side_by_side(b: Bounds, device: str, names: Sequence[str]) -> SAC:
-    return SAC(17, 6, range(len(names)), partial(methods, names), hidden=b.hidden, device=device)
-
-
-def updated(b: Bounds, agent: SAC, update: Callable[..., Any], updates: int) -> Iterator[SAC]:
-    """The agent after each update, with interventions, and in between as if it had been resumed."""
-    due = {n: (make_intervention(name, every_updates=n), runs) for n, (name, runs) in DUE.items()}
-    first = agent.critic_target.critics[0][0].weight  # type: ignore[index, union-attr]
-    runs_in_all, device = len(first), first.device.type  # type: ignore[arg-type, union-attr]
-    for number in range(1, updates + 1):
-        batch, noise = transitions(b, runs_in_all, 17, 6, number, device)
+def make_updates(b: Bounds, agent: SAC, update: Callable[..., Any]) -> None:
+    """With interventions, and in the middle as if the agent had been resumed."""
+    (runs,) = agent.temperature.net.runs
+    for number in range(1, UPDATES + 1):
+        batch, noise = transitions(b, runs, number)
         update(batch, noise)
-        if number in due:
-            intervention, runs = due[number]
-            chosen = None if runs is None else [run % runs_in_all for run in runs]
-            intervention.apply_(agent, runs=chosen, inputs=agent.inputs(batch))
+        if number in DUE:
+            name, chosen = DUE[number]
+            make_intervention(name, every_updates=number).apply_(agent, runs=chosen, inputs=agent.inputs(batch))
         if number == RESUMED:
             saved = {name: value.clone() for name, value in agent.state_dict().items()}
             update(batch, noise)  # is undone: what was recorded has to read the state that is loaded
             agent.load_state_dict(saved)
-        yield agent
 
 
 def equal(b: Bounds) -> dict[str, Any]:
-    """Plain against captured with every method; compiled, and both, with some."""
-    found = like_plain(b, NAMES, {"captured": lambda agent: capture(agent.update, b)})
+    """Plain updates against captured ones (CUDA graphs), compiled ones and both, with resets of chosen runs between.
 
-    ways: dict[str, Callable[[SAC], Callable[..., Any]]] = {
-        "compiled": lambda agent: graph_of(agent.update, b),
-        "compiled and captured": lambda agent: capture(graph_of(agent.update, b), b),
+    Every regularizer is on a run of its own in one agent, and a chain. Few are compiled: a graph of all takes minutes.
+    """
+    some = [name for name in TO_COMPILE if name in NAMES]
+    ways: dict[str, tuple[list[str], Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+        "captured": (NAMES, lambda update: capture(update, b)),
+        "compiled": (some, lambda update: graph_of(update, b)),
+        "compiled and captured": (some, lambda update: capture(graph_of(update, b), b)),
     }
-    return found | like_plain(b, [name for name in TO_COMPILE if name in NAMES], ways)
-
-
-def like_plain(b: Bounds, names: Sequence[str], ways: dict[str, Callable[[SAC], Callable[..., Any]]]) -> dict[str, Any]:
-    """How far updates made in these ways are from plain ones, by way and method."""
-    plain, agent = side_by_side(b, b.device, names), side_by_side(b, b.device, names)
-    start = {name: value.clone() for name, value in agent.state_dict().items()}
-    *_, plain = updated(b, plain, plain.update, UPDATES)
     found = {}
-    for name, way in ways.items():
-        agent.load_state_dict(start)
-        *_, agent = updated(b, agent, way(agent), UPDATES)
-        found[name] = apart(names, agent, plain)
-        wrong = {method: worst for method, worst in found[name].items() if not worst <= 1}
-        if wrong:
-            raise ArithmeticError(f"{name} updates are not the plain ones: {wrong}")
+    for way, (names, made) in ways.items():
+        of_names = {"make_regularizer": partial(methods, names), "hidden": b.hidden, "device": b.device}
+        plain, agent = (SAC(17, 6, range(len(names)), **of_names) for _ in range(2))
+        make_updates(b, plain, plain.update)
+        make_updates(b, agent, made(agent.update))
+        worst = torch.zeros(len(names)).double()
+        for difference in differences(agent, plain).values():
+            if difference.ndim and len(difference) == len(names):
+                worst = worst.maximum(difference.reshape(len(names), -1).amax(1))
+        found[way] = agreed(way, dict(zip(names, worst.tolist(), strict=True)))
     return found
 
 
 def agents(b: Bounds) -> dict[str, Any]:
-    """Agents of papers, at their own sizes: captured updates are the plain ones, and so many a second are made."""
+    """Plain against captured updates of the agents of papers, each with its own networks, and their rate."""
     if absent := missing():
         return {"left out, because of": absent}
-    found = {}
+    worst, per_second = {}, {}
     for name in AGENTS if b.on_gpu else AGENTS[-3:]:
         shape, changes = (4, 10, 10) if name == "minatar" else (17,), [] if b.on_gpu else ["agent.hidden=[16,16]"]
         (plain, _), (agent, _) = (agent_of(name, shape, 6, *changes, device=b.device) for _ in range(2))
-        obs_dim, act_dim = math.prod(shape), 1 if isinstance(agent, DQN) else 6
+        sizes = math.prod(shape), 1 if isinstance(agent, DQN) else 6
         of_plain, of_agent = (
             [one.update, *([one.update_critic] if hasattr(one, "update_critic") else [])] for one in (plain, agent)
         )
         of_agent = [capture(update, b) for update in of_agent]
         for number in range(12):  # of each kind enough to be replayed
-            batch, noise = inputs = transitions(b, 1, obs_dim, act_dim, number, b.device)
+            batch, noise = inputs = transitions(b, 1, number, sizes=sizes)
             if isinstance(agent, DQN):
                 inputs = batch._replace(act=(3 * batch.act + 3).floor().clamp(max=5)), noise
             of_plain[number % len(of_plain)](*inputs)
             of_agent[number % len(of_agent)](*inputs)
-        theirs = states(plain)
-        worst = max(float(off(value, theirs[key]).max()) for key, value in states(agent).items())
-        if not worst <= 1:
-            raise ArithmeticError(f"captured updates of {name} are not the plain ones: {worst}")
+        worst[name] = max(float(difference.max()) for difference in differences(agent, plain).values())
         every = getattr(agent, "actor_every_updates", 1)
         in_turn = itertools.cycle([of_agent[-1]] * (every - 1) + [of_agent[0]])
-        per_second = rate(lambda in_turn=in_turn, inputs=inputs: next(in_turn)(*inputs), b)  # type: ignore[misc]
-        found[name] = {"difference / (1e-4 + 1e-3 |value|) after 12 updates": worst, "updates/s": per_second}
-    return found
+        per_second[name] = rate(lambda in_turn=in_turn, inputs=inputs: next(in_turn)(*inputs), b)  # type: ignore[misc]
+    return {"difference / (1e-4 + 1e-3 |value|) after 12 updates": agreed("captured", worst), "updates/s": per_second}
 
 
 def supervised(b: Bounds) -> dict[str, Any]:
-    """Plain against captured, and compiled and captured, for a network with batch norm on images."""
+    """Plain updates of `cnn_bn`, whose norm layers keep running statistics, against captured ones, also compiled."""
 
     def learner() -> Learner:
         def make(seeds: Sequence[int]) -> nn.Module:
@@ -259,19 +223,15 @@ def supervised(b: Bounds) -> dict[str, Any]:
         x, y = torch.randn(2, b.batch, 1, 8, 8, generator=g), torch.randint(10, (2, b.batch), generator=g)
         for update in ways:
             update(x.to(b.device), y.to(b.device))
-    found, before_norms = {}, ("net.0.bias", "net.4.bias")
-    for name, one in zip(("captured", "compiled and captured"), others, strict=True):
-        # A convolution's bias before batch norm moves by rounding alone, and the running mean with it.
-        theirs = plain.state_dict()
-        mine = {k: v for k, v in one.state_dict().items() if "running_mean" not in k and k not in before_norms}
-        found[name] = max(float(off(value, theirs[key]).max()) for key, value in mine.items())
-    if not max(found.values()) <= 1:
-        raise ArithmeticError(f"updates are not the plain ones: {found}")
-    return {"difference / (1e-4 + 1e-3 |value|) after 10 updates": found}
+    # A convolution's bias before batch norm moves by rounding alone, and the running mean with it.
+    each = [differences(one, plain, ("running_mean", "net.0.bias", "net.4.bias")) for one in others]
+    worst = [max(float(difference.max()) for difference in one.values()) for one in each]
+    found = dict(zip(("captured", "compiled and captured"), worst, strict=True))
+    return {"difference / (1e-4 + 1e-3 |value|) after 10 updates": agreed("these", found)}
 
 
 def precision(b: Bounds) -> dict[str, Any]:
-    """Errors of a product by precision, relative to the root mean square of the exact one; the discount's digits."""
+    """Errors of products in float32, TF32 and bfloat16 / the exact root mean square; the discount keeps its digits."""
     a, w = torch.randn(4, 256, 256, device=b.device), torch.randn(4, 256, 256, device=b.device)
     exact = torch.bmm(a.double(), w.double())
 
@@ -287,7 +247,7 @@ def precision(b: Bounds) -> dict[str, Any]:
     assert found["bfloat16"] < 0.1, found
     agent = SAC(17, 6, [0], hidden=b.hidden, device=b.device)
     read_bfloat16_(agent, 1)
-    batch, noise = transitions(b, 1, 17, 6, 0, b.device)
+    batch, noise = transitions(b, 1, 0)
     agent.update(batch, noise)
     assert all(value.dtype != torch.bfloat16 for value in agent.state_dict().values())
     assert batch.discount.max().item() == torch.tensor(0.99).item()
@@ -353,21 +313,16 @@ def way_of(name: str, agent: SAC, b: Bounds) -> tuple[Callable[..., Any], int]:
     return (update if kind == "plain" else capture(update, b)), 1
 
 
-def inputs_of(b: Bounds, runs: int, sizes: tuple[int, int], seeds: Sequence[int]) -> tuple[Batch, Tensor]:
-    """The same numbers in every way; for several updates with a leading axis."""
-    each = [transitions(b, runs, *sizes, seed, b.device) for seed in seeds]
-    if len(each) == 1:
-        return each[0]
-    stacked = Batch(*(torch.stack(x) for x in zip(*(batch for batch, _ in each), strict=True)))
-    return stacked, torch.stack([noise for _, noise in each])
-
-
 def spectral_agent(b: Bounds, runs: int, sizes: tuple[int, int] = (17, 6), device: str | None = None) -> SAC:
     return SAC(*sizes, range(runs), partial(make_regularizer, "spectral"), hidden=b.hidden, device=device or b.device)
 
 
 def speed(b: Bounds) -> dict[str, Any]:
-    """Rows of the table in the order of their interest, until the time is up."""
+    """Run-updates a second by each way, for 1 to 100 runs, in each precision, and 16 updates in one graph.
+
+    The share of the floor is of the bare products of an update (bench.py), captured alike. Beside it: kernels, the gaps
+    between them and peak memory. Rows are in the order of their interest, until the time is up.
+    """
     rows: list[dict[str, Any]] = []
 
     def row(way: str, runs: int, kind: str = "float32", size: str = "cheetah-run") -> dict[str, Any]:
@@ -380,7 +335,7 @@ def speed(b: Bounds) -> dict[str, Any]:
             if kind == "bfloat16":
                 read_bfloat16_(agent, pays_from(b.device, runs))
             call, makes = way_of(way, agent, b)
-            inputs = inputs_of(b, runs, SIZES[size], range(makes))
+            inputs = transitions(b, runs, *range(makes), sizes=SIZES[size])
             began = time.perf_counter()
             call(*inputs)
             settle(b)
@@ -411,57 +366,50 @@ def speed(b: Bounds) -> dict[str, Any]:
 
 
 def ways(b: Bounds) -> dict[str, Any]:
-    """What `fastest` says of agents of one and two runs."""
+    """How a run of 1 and of 2 seeds makes its updates, by its own trial, and what was wrong with faster ways."""
     found = {}
     for runs in (1, 2):
         lines: list[str] = []
         agent = spectral_agent(b, runs)
-        fastest(agent.update, b.device, b.on_gpu, lines.append)(*inputs_of(b, runs, (17, 6), [0]))
+        fastest(agent.update, b.device, b.on_gpu, lines.append)(*transitions(b, runs, 0))
         found[f"{runs} runs"] = lines
     return found
 
 
 def exact(b: Bounds) -> dict[str, Any]:
-    """|change - the exact one| / |the exact one| of all weights, beside that of float32 on the CPU."""
+    """|change - the exact one| / |the exact one| of all weights in 1, 10 and 16 updates, beside float32 on the CPU."""
     runs, at = 4, (1, 10, 16)
     first = spectral_agent(b, runs, device="cpu")
     start = {n: v for n, v in first.state_dict().items() if "_extra_state" not in n}
 
-    def weights(agent: SAC) -> dict[str, Tensor]:
-        both = (*agent.named_parameters(), *agent.critic_target.named_parameters(prefix="target"))
-        return {name: p.detach().cpu().double().clone() for name, p in both}
+    def weights(agent: SAC) -> Tensor:
+        return nn.utils.parameters_to_vector(agent.parameters()).detach().cpu().double()
 
-    def updated_by(way: str, device: str, kind: torch.dtype) -> dict[int, dict[str, Tensor]]:
+    def updated_by(way: str, device: str, kind: torch.dtype) -> dict[int, Tensor]:
         agent = spectral_agent(b, runs, device=device).to(kind)
         call, makes = way_of(way, agent, b)
         seen = {}
         if makes > 1:
             for _ in range(Captured.WARM_UP + 1):  # recorded; then from the start by one replay
-                call(*inputs_of(b, runs, (17, 6), range(500, 500 + makes)))
+                call(*transitions(b, runs, *range(500, 500 + makes)))
         agent.load_state_dict({n: v.to(device) for n, v in start.items()}, strict=False)
         for number in range(0, 16, makes):
-            batch, noise = inputs_of(b, runs, (17, 6), range(100 + number, 100 + number + makes))
+            batch, noise = transitions(b, runs, *range(100 + number, 100 + number + makes))
             call(Batch(*(x.to(device, kind) for x in batch)), noise.to(device, kind))
             seen[number + makes] = weights(agent)
         return seen
 
-    before = weights(first)
-    truth = updated_by("plain", "cpu", torch.float64)
+    before, truth = weights(first), updated_by("plain", "cpu", torch.float64)
 
-    def error(seen: dict[int, dict[str, Tensor]], number: int) -> float:
-        change, other = (
-            torch.cat([(one[number][n] - before[n]).flatten() for n in before]) for one in (truth, seen)
-        )  # fmt: skip
-        return float((other - change).norm() / change.norm())
+    def errors(seen: dict[int, Tensor]) -> dict[int, float]:
+        return {n: float((seen[n] - truth[n]).norm() / (truth[n] - before).norm()) for n in at if n in seen}
 
-    own = updated_by("plain", "cpu", torch.float32)
-    found: dict[str, Any] = {"float32 on the CPU": {number: error(own, number) for number in at}}
+    own = errors(updated_by("plain", "cpu", torch.float32))
+    found: dict[str, Any] = {"float32 on the CPU": own}
     for way in ("plain", "captured", "captured x16", "compiled"):
-        seen = updated_by(way, b.device, torch.float32)
-        found[way] = {number: error(seen, number) for number in at if number in seen}
-        for number, worst in found[way].items():
-            if not worst <= 10 * found["float32 on the CPU"][number] + 1e-5:
-                raise ArithmeticError(f"{way} updates are not exact: {found}")
+        found[way] = errors(updated_by(way, b.device, torch.float32))
+        if not all(worst <= 10 * own[number] + 1e-5 for number, worst in found[way].items()):
+            raise ArithmeticError(f"{way} updates are not exact: {found}")
     return found
 
 
@@ -509,7 +457,7 @@ def kernels(b: Bounds) -> dict[str, Any]:
     """Microseconds and kernels of stages of an update, each captured alone."""
     runs = 10 if b.on_gpu else 2
     agent = spectral_agent(b, runs)
-    batch, noise = transitions(b, runs, 17, 6, 1, b.device)
+    batch, noise = transitions(b, runs, 1)
     agent.update(batch, noise)
     net, optimizer = agent.critic.net, agent.critic.optimizer
     parameters = list(net.parameters())
@@ -539,8 +487,6 @@ def kernels(b: Bounds) -> dict[str, Any]:
 
 def loop(b: Bounds) -> dict[str, Any]:
     """Milliseconds of what an env step does beside its updates, waiting after each, and of what comes seldom."""
-    import tempfile
-
     runs = 10 if b.on_gpu else 2
     agent, size = spectral_agent(b, runs), b.batch
     buffer = ReplayBuffer(runs, 100_000 if b.on_gpu else 1000, 17, 6, device=b.device)
@@ -549,34 +495,18 @@ def loop(b: Bounds) -> dict[str, Any]:
     act, step = torch.zeros(runs, 6, device=b.device), Step(obs, obs[:, 0], none, none, obs)
     for _ in range(500):
         buffer.add(act, step)
-    batch, noise = transitions(b, runs, 17, 6, 1, b.device)
-    metrics, inputs = agent.update(batch, noise), agent.inputs(batch)
-    probes = {name: Probe(learner, inputs[name]) for name, learner in agent.learners.items()}
-
-    def choose() -> Tensor:
-        return agent.act(buffer.newest_obs.unsqueeze(1), agent.streams.normal(1, 6)).squeeze(1)
-
-    def measure() -> None:
-        for name, (loss, targets) in agent.example_losses(batch, noise).items():
-            probes[name].measure(loss, targets)
-
-    def log() -> None:
-        for name, learner in agent.learners.items():
-            for value in size_of(learner, metrics[f"{name}/gradient_norm"]).values():
-                value.cpu()
+    batch, noise = transitions(b, runs, 1)
 
     def save() -> None:
         with tempfile.TemporaryFile() as file:
             torch.save(agent.state_dict(), file)
 
     parts: dict[str, Callable[[], object]] = {
-        "an action, with its wait": lambda: choose().cpu(),
-        "an action, launched": choose,
+        "an action": lambda: agent.act(buffer.newest_obs.unsqueeze(1), agent.streams.normal(1, 6)).cpu(),
         "store": lambda: buffer.add(act, step),
         "draw and gather 16 batches": lambda: buffer.sample(agent.streams.integers(buffer.size, 16 * size)),
         "noise of 16 updates": lambda: agent.noise(16, size),
-        "a measurement": measure,
-        "a row of the log": log,
+        **watching(agent, batch, noise),
         "a checkpoint of the agent": save,
     }
     found = {}
@@ -587,8 +517,7 @@ def loop(b: Bounds) -> dict[str, Any]:
             settle(b)
             start = time.perf_counter()
             part()
-            if "launched" not in name:
-                settle(b)
+            settle(b)
             times.append(time.perf_counter() - start)
         found[name] = 1e3 * statistics.median(times)
     return found
@@ -617,7 +546,7 @@ def env(b: Bounds) -> dict[str, Any]:
 def waits(b: Bounds) -> dict[str, Any]:
     """Between an action and the next nothing may wait for the device: torch raises an error where something does."""
     runs, updates, steps = 3, 2, 20
-    agent = SAC(17, 6, range(runs), partial(make_regularizer, "spectral"), hidden=b.hidden, device=b.device)
+    agent = spectral_agent(b, runs)
     buffer = ReplayBuffer(runs, 15, 17, 6, device=b.device)  # it wraps around
     buffer.start(torch.zeros(runs, 17, device=b.device))
     update = capture(agent.update, b)
@@ -647,40 +576,23 @@ def waits(b: Bounds) -> dict[str, Any]:
 
 
 def train(b: Bounds) -> dict[str, Any]:
-    """A real training, or, where the simulators are missing, updates on generated transitions for as long."""
-    absent = missing()
-    if absent:
+    """The rate of a real training of 10 runs; without simulators, of updates on generated transitions for as long."""
+    if absent := missing():
         agent = SAC(17, 6, range(10), hidden=b.hidden, device=b.device)
         update, number, start = fastest(agent.update, b.device, b.on_gpu), 0, time.perf_counter()
         while time.perf_counter() - start < b.train_seconds:
-            metrics = update(*transitions(b, 10, 17, 6, number, b.device))
+            metrics = update(*transitions(b, 10, number))
             number += 1
         assert all(bool(value.isfinite().all()) for value in metrics.values())
         return {"generated transitions, because of": absent, "updates of 10 runs": number}
-    import tempfile
-
     from rl_plasticity import train as command
-    from rl_plasticity.envs import Envs
-    from rl_plasticity.training.acting import AgentUpdates
 
-    spent: dict[str, float] = {}
     marks: list[tuple[float, int, int]] = []
-
-    def timed(called: str, old: Callable[..., Any]) -> Callable[..., Any]:
-        def new(*given: Any, **named: Any) -> Any:
-            start = time.perf_counter()
-            try:
-                return old(*given, **named)
-            finally:
-                spent[called] = spent.get(called, 0.0) + time.perf_counter() - start
-
-        return new
 
     def turn(session: Any) -> None:
         at, now = session.progress, time.perf_counter()
         if at.updates >= 16 * 20 and not marks:  # compiled and captured by now
             marks.append((now, at.step, at.updates))
-            spent.clear()
         if marks and now - marks[0][0] > b.train_seconds:
             marks.append((now, at.step, at.updates))
             session.end_early()
@@ -690,20 +602,12 @@ def train(b: Bounds) -> dict[str, Any]:
     settings |= {"agent": {"name": "sac", "hidden": [*b.hidden]}, "random_env_steps": 500 if b.on_gpu else 20}
     settings |= {"total_env_steps": 10**6, "eval_every_env_steps": 10**6, "eval_episodes": 1, "compile": b.on_gpu}
     settings |= {"measure_every_updates": 0, "log_every_updates": 16_000}
-    began, places = time.perf_counter(), [
-        (command, "choose_act", "launch the action"), (command, "on_host", "wait for the action"),
-        (Envs, "begin_step", "environments, begin"), (Envs, "end_step", "environments, end"),
-        (ReplayBuffer, "add", "store"), (AgentUpdates, "make_due", "launch updates"),
-    ]  # fmt: skip
-    with contextlib.ExitStack() as undo, tempfile.TemporaryDirectory() as folder:
-        for owner, name, called in places:
-            undo.enter_context(mock.patch.object(owner, name, timed(called, getattr(owner, name))))
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
         command.run(on_step=turn, out=f"{folder}/run", **settings)
     (start, steps, updates), (end, last, made) = marks[0], marks[-1]
     found = {"run-updates/s": runs * (made - updates) / (end - start), "seconds until the 320th update": start - began}
-    found |= {"hours for a million env steps": 1e6 * (end - start) / (last - steps) / 3600}
-    each = {name: 1e3 * seconds / (last - steps) for name, seconds in spent.items()}
-    return found | {"ms of an env step": each | {"all": 1e3 * (end - start) / (last - steps)}}
+    return found | {"ms of an env step": 1e3 * (end - start) / (last - steps)}
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -744,7 +648,10 @@ def _cell(value: Any) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    of_parts = "".join(f"\n- {name}: {part.__doc__}" for name, part in PARTS.items())
+    parser = argparse.ArgumentParser(
+        description=f"{__doc__}{of_parts}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--small", action="store_true", help="small networks and little of everything")
     parser.add_argument("--parts", default=",".join(PARTS))
