@@ -7,7 +7,6 @@ every part but CUDA graphs in seconds on the CPU: that is how the tests run it. 
 """
 
 import argparse
-import copy
 import importlib.util
 import itertools
 import json
@@ -417,39 +416,19 @@ def exact(b: Bounds) -> dict[str, Any]:
 
 
 def probe(b: Bounds) -> dict[str, Any]:
-    """Microseconds of a small kernel in a graph, of bare products, and of a forward pass in one kernel."""
+    """Microseconds of a small kernel in a graph, and of an update's bare products."""
     runs = 10 if b.on_gpu else 2
-    x, found = torch.zeros(runs, device=b.device), {}
+    x = torch.zeros(runs, device=b.device)
 
-    def chain() -> dict[str, Tensor]:
+    def additions() -> dict[str, Tensor]:
         for _ in range(200):
             x.add_(1)
         return {"x": x}
 
-    found["dependent small kernel"] = 1e6 / 200 / rate(capture(chain, b), b)
+    found = {"dependent small kernel": 1e6 / 200 / rate(capture(additions, b), b)}
     for kind in ["float32", *(["tf32", "bfloat16"] if b.on_gpu else [])]:
         with tf32(kind == "tf32"):
             found[f"bare products, {kind}"] = 1e6 / floor(b, runs, 17, 6, kind)
-    net = spectral_agent(b, runs).actor.net.trunk
-    obs, hidden = torch.randn(runs, b.batch, 17, device=b.device), b.hidden[0]
-    with torch.no_grad():
-        found["forward pass by torch, captured"] = 1e6 / rate(capture(lambda: {"y": net(obs)}, b), b)
-        if not b.on_gpu:
-            return found
-        import fused_forward
-
-        wanted = copy.deepcopy(net).cpu().double()(obs.cpu().double())
-        h1, h2 = (torch.empty(runs, b.batch, hidden, device=b.device) for _ in range(2))
-        y = torch.empty(runs, b.batch, 12, device=b.device)
-        for kind, block, warps in (("tf32", 16, 4), ("tf32", 32, 8), ("tf32x3", 32, 8), ("ieee", 32, 8)):
-            call = partial(fused_forward.forward, net, obs, h1, h2, y, BM=block, PREC=kind, num_warps=warps)
-            try:
-                call()
-                wrong = float((y.cpu().double() - wanted).norm() / wanted.norm())
-                us = 1e6 / rate(capture(lambda call=call: {"y": call()}, b), b)  # type: ignore[misc]
-                found[f"forward pass in one kernel, {kind}, {block} rows"] = {"us": us, "error": wrong}
-            except Exception as error:  # of Triton
-                found[f"forward pass in one kernel, {kind}, {block} rows"] = first_line(error)[:300]
     return found
 
 
