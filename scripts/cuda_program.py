@@ -62,19 +62,13 @@ def answer_for_a_gpu() -> None:
     answers |= {"get_rng_state": torch.zeros(16, dtype=torch.uint8), "set_rng_state": None}
     of_interface = {**answers, "is_available": True, "get_compute_capability": 90, "is_triton_capable": True}
     of_interface |= {"raise_if_triton_unavailable": None, "get_raw_stream": 0}
-    for owner, given in ((torch.cuda, answers), (device_interface.CudaInterface, of_interface)):
+    interface: Any = device_interface.CudaInterface
+    of_worker = {"get_device_properties": CHIP, "current_device": 0}
+    for owner, given in ((torch.cuda, answers), (interface, of_interface), (interface.Worker, of_worker)):
         for name, value in given.items():
             setattr(owner, name, staticmethod(lambda *_, value=value, **__: value) if isinstance(owner, type) else
                     lambda *_, value=value, **__: value)  # fmt: skip
-    worker: Any = device_interface.CudaInterface.Worker
-    worker.get_device_properties, worker.current_device = (
-        staticmethod(lambda *_, value=value, **__: value) for value in (CHIP, 0)
-    )
-    for owner, name in (
-        (torch.cuda, "device"),
-        (torch.cuda, "_DeviceGuard"),
-        (device_interface.CudaInterface, "device"),
-    ):
+    for owner, name in ((torch.cuda, "device"), (torch.cuda, "_DeviceGuard"), (interface, "device")):
         setattr(owner, name, nothing)
     for module in [*sys.modules.values()]:
         if getattr(module, "__name__", "").startswith(("torch._inductor", "torch.utils._triton")):

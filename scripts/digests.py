@@ -45,7 +45,6 @@ from rl_plasticity import (
     supervised,
     train,
 )
-from rl_plasticity.agents import AGENTS
 from rl_plasticity.compare import compare
 
 Settings = dict[str, Any]
@@ -81,11 +80,9 @@ PENDULUM: Settings = {"name": "gym:Pendulum-v1", "action_repeat": 4}  # 50 env s
 CARTPOLE: Settings = {"name": "cartpole-swingup", "action_repeat": 50}  # 20
 CHANGING: Settings = {"changes": ["observation_shift", "reward_flip"], "switch_every_env_steps": 20}
 POLE: Settings = {"env": "gym:CartPole-v1", "agent": {"name": "dqn", "hidden": [16, 16]}}
-# Agents of later papers had no names of their own before 0.3.
-LATER = "later_sac" if "later_sac" in AGENTS else "sac"
-RAINBOW = "rainbow" if "rainbow" in AGENTS else "dqn"
-SMALL: Settings = {"name": LATER, "actor_width": 8, "critic_width": 8}
-RL: Settings = COMMON | {"env": PENDULUM, "agent": {"name": "sac", "hidden": [16, 16]}, "batch_size": 16}
+SAC: Settings = {"name": "sac", "hidden": [16, 16]}
+SMALL: Settings = {"name": "later_sac", "actor_width": 8, "critic_width": 8}
+RL: Settings = COMMON | {"env": PENDULUM, "agent": SAC, "batch_size": 16}
 RL |= {"total_env_steps": 60, "random_env_steps": 10, "replay_ratio": 1, "checkpoint_every_env_steps": 20}
 RL |= {"eval_every_env_steps": 30, "eval_episodes": 1, "log_every_updates": 10, "measure_every_updates": 0}
 TRAIN: dict[str, Settings] = {
@@ -129,27 +126,23 @@ TRAIN: dict[str, Settings] = {
     "xqc": {"preset": "xqc", "agent": SMALL},
     "bro": {"preset": "bro", "agent": SMALL, "reset": {"name": "periodic", "every_updates": 30}},
     "flash_sac": {"preset": "flash_sac", "agent": SMALL},
-    "redq": {"preset": "redq", "agent": {"name": LATER, "hidden": [16, 16]}},
-    "droq": {"preset": "droq", "agent": {"name": LATER, "hidden": [16, 16]}},
+    "redq": {"preset": "redq", "agent": {"name": "later_sac", "hidden": [16, 16]}},
+    "droq": {"preset": "droq", "agent": {"name": "later_sac", "hidden": [16, 16]}},
     "dqn": POLE | {"reg": "spectral"},
     "dqn_resets": POLE | {"reg": ["none", "l2_init"], "reset": {"name": "redo", "every_updates": 20}},
-    "rainbow": POLE | {"agent": POLE["agent"] | {"name": RAINBOW, "dueling": True, "atoms": 5, "num_steps": 3}},
-    "two_critics": {
-        "agent": {"name": "sac", "hidden": [16, 16], "num_critics": 2, "layer_norm": False, "log_std": "tanh"}
-    },
+    "rainbow": POLE | {"agent": POLE["agent"] | {"name": "rainbow", "dueling": True, "atoms": 5, "num_steps": 3}},
+    "two_critics": {"agent": SAC | {"num_critics": 2, "layer_norm": False, "log_std": "tanh"}},
     "normalized": {
-        "agent": {"name": LATER, "hidden": [16], "normalize_obs": True, "init": "torch", "activation": "crelu"}
+        "agent": {"name": "later_sac", "hidden": [16], "normalize_obs": True, "init": "torch", "activation": "crelu"}
     },
     "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1, "reg": "spectral"},
-    "injection": {
-        "agent": {"name": "sac", "hidden": [16, 16], "injected_layers": 2},
-        "reset": {"name": "plasticity_injection", "every_updates": 20},
-    },
+    "injection": {"agent": SAC | {"injected_layers": 2}, "reset": acting("plasticity_injection", every_updates=20)},
     "half_replay_ratio": {"replay_ratio": 0.5, "random_env_steps": 0},
 }
 
+MLP: Settings = {"name": "mlp", "widths": [16, 16]}
 CONTINUAL: Settings = COMMON | {"data": {"name": "digits", "train_size": 100}, "batch_size": 32, "num_tasks": 2}
-CONTINUAL |= {"net": {"name": "mlp", "widths": [16, 16]}, "epochs_per_task": 3, "checkpoint_every_epochs": 2}
+CONTINUAL |= {"net": MLP, "epochs_per_task": 3, "checkpoint_every_epochs": 2}
 CONTINUAL |= {"eval_every_epochs": 2, "log_every_updates": 3, "measure_every_updates": 8}
 SUPERVISED: dict[str, Settings] = {
     "plain": {},
@@ -164,7 +157,7 @@ SUPERVISED: dict[str, Settings] = {
         "reg": ["swr", "wrs", "weight_decay"],
     },
     "augmented": {"data": {"name": "digits", "train_size": 64, "augment": True, "validation": 20}},
-    "layer_norm": {"net": {"name": "mlp", "widths": [16, 16], "layer_norm": True, "activation": "gelu"}, "reg": "swr"},
+    "layer_norm": {"net": MLP | {"layer_norm": True, "activation": "gelu"}, "reg": "swr"},
     "measured": {"net": {"name": "cnn", "channels": 4, "widths": [8]}},
     "parametrized": {
         "net": {"name": "cnn_bn", "channels": 4, "widths": [8], "parametrization": "weight_standardization"},
@@ -179,10 +172,7 @@ SUPERVISED: dict[str, Settings] = {
         "precision": "bfloat16",
     },
     "bfloat16": {"precision": "bfloat16", "bfloat16_from": 1},
-    "injection": {
-        "net": {"name": "mlp", "widths": [16, 16], "injected_layers": 2},
-        "reset": {"name": "plasticity_injection", "every_updates": 7},
-    },
+    "injection": {"net": MLP | {"injected_layers": 2}, "reset": acting("plasticity_injection", every_updates=7)},
 }
 
 SAME = {"train/overlap_workers": "train/overlap"}  # the first must have the numbers of the second
@@ -307,13 +297,13 @@ def cnn_bn() -> nn.Module:
 PLAIN = {"mlp": (mlp, (12,)), "cnn_bn": (cnn_bn, (3, 8, 8))}  # networks and the shapes of their inputs
 
 
-def of_loop(kind: str, regularizer: str = "none", intervention: str = "", closure: bool = False, **own: Any) -> str:
+def of_loop(kind: str, regularizer: str = "none", intervention: str = "", closure: bool = False) -> str:
     """The digest of a network's weights at the end of its loop.
 
     Raises:
         ArithmeticError: they are those without the method.
     """
-    net, *_ = trained(kind, regularizer, intervention, closure, **own)
+    net, *_ = trained(kind, regularizer, intervention, closure)
     digest = hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in net.state_dict().values())).hexdigest()
     if (regularizer != "none" or intervention) and digest == of_loop(kind):
         raise ArithmeticError("it changes no weight in this loop: settings with which it does belong in ACTING")
@@ -321,7 +311,7 @@ def of_loop(kind: str, regularizer: str = "none", intervention: str = "", closur
 
 
 def trained(
-    kind: str, regularizer: str = "none", intervention: str = "", closure: bool = False, **own: Any
+    kind: str, regularizer: str = "none", intervention: str = "", closure: bool = False
 ) -> tuple[nn.Module, Tensor, Tensor]:
     """A network after its loop, and the last batch."""
     torch.manual_seed(0)
@@ -329,7 +319,7 @@ def trained(
     net = make()
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3) if closure else torch.optim.Adam(net.parameters(), 1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
-    attach(regularizer, optimizer, net, **ACTING.get(regularizer, {}), **own)
+    attach(regularizer, optimizer, net, **ACTING.get(regularizer, {}))
     for step in range(12):
         x, y = torch.randn(16, *shape), torch.randint(4, (16,))
 

@@ -111,8 +111,7 @@ def linear(net: nn.Sequential) -> list[nn.Linear]:
 
 def activations(net: nn.Sequential, x: Tensor) -> list[Tensor]:
     """Of the hidden units, layer by layer: [examples, units] each."""
-    h = [net[: i + 1](x) for i, layer in enumerate(net) if isinstance(layer, nn.ReLU)]
-    return [values.detach() for values in h]
+    return [net[: i + 1](x).detach() for i, layer in enumerate(net) if isinstance(layer, nn.ReLU)]
 
 
 def expected(method: str, settings: Mapping[str, float], given: Mapping[str, Tensor]) -> dict[str, Tensor]:

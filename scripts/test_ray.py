@@ -14,14 +14,8 @@ from pathlib import Path
 from ray.cluster_utils import Cluster
 
 SWEEP = ["-m", "reg=none,spectral", "seed=0,1", "data.train_size=500", "num_tasks=3", "epochs_per_task=60"]
-SWEEP += [
-    "batch_size=50",
-    "device=cpu",
-    "compile=false",
-    "eval_every_epochs=10",
-    "checkpoint_every_epochs=2",
-    "threads=1",
-]
+SWEEP += ["batch_size=50", "eval_every_epochs=10", "checkpoint_every_epochs=2"]
+SWEEP += ["device=cpu", "compile=false", "threads=1"]
 
 
 def sweep(out: Path, *launcher: str) -> subprocess.Popen[str]:

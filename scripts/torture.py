@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten
 
 from rl_plasticity.runs import checkpoint
 
@@ -75,11 +76,9 @@ def kill(folder: Path, process: subprocess.Popen[bytes], rng: random.Random) -> 
 
 
 def same(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(map(same, a, b))
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else bool(a == b)
+    (mine, layout), (theirs, other) = tree_flatten(a), tree_flatten(b)
+    pairs = zip(mine, theirs, strict=False)
+    return layout == other and all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in pairs)
 
 
 def state(folder: Path) -> dict[str, Any]:
