@@ -1,6 +1,6 @@
 """How well `diagnose` foretells that the next task is lost: every boundary of continual problems whose end is known.
 
-    python scripts/study_diagnose.py docs/results/diagnose.csv --figure docs/diagnose.png
+    python scripts/study_diagnose.py docs/results/diagnose.csv
 
 If there is no such file it is made, in about three hours. A row is one run at the end of one task: the training
 accuracy of that task and of the next one, and what the network could learn then, of drawn targets and of the next task
@@ -16,12 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.lines import Line2D
+from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 
 from rl_plasticity import supervised, train
-from rl_plasticity.comparison.plotting import PALETTE, STYLE, legend, panels
 from rl_plasticity.configs.commands import Train
 from rl_plasticity.diagnose import OfAgents
 from rl_plasticity.diagnosis.report import NOW, Report
@@ -136,14 +134,6 @@ def is_lost(row: Mapping[str, str]) -> bool:
     return float(row["next"]) < (LOST_RETURN if row["group"] == CRITICS else LOST)
 
 
-def auroc(score: Sequence[float], lost: Sequence[bool]) -> float:
-    """The probability that a boundary before a lost task scores below one before another; ties count half."""
-    values, bad = np.array(score), np.array(lost, bool)
-    a, b = values[bad][:, None], values[~bad][None]
-    known = a.size and b.size and not np.isnan(values).any()
-    return float(((a < b) + 0.5 * (a == b)).mean()) if known else float("nan")
-
-
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
     groups = {name: [r for r in rows if r["group"] == name] for name in dict.fromkeys(r["group"] for r in rows)}
@@ -153,11 +143,11 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
     for group, of_group in groups.items():
         lost, line = [*map(is_lost, of_group)], ""
         for name in measures:
-            score = [float(r.get(name) or "nan") * (-1 if name in GROW else 1) for r in of_group]
-            line += f"{auroc(score, lost):14.3f}"
+            danger = [float(r.get(name) or "nan") * (1 if name in GROW else -1) for r in of_group]
+            known = len({*lost}) == 2 and not np.isnan(danger).any()
+            line += f"{roc_auc_score(lost, danger) if known else float('nan'):14.3f}"
         print(f"{group:24}{len(lost):6}{sum(lost):6}{line}")
-    tables = [("verdict", "all but relu"), ("batches_verdict", "all but relu"), ("verdict", CRITICS)]
-    for column, group in tables:
+    for column, group in (("verdict", "all but relu"), ("batches_verdict", "all but relu"), ("verdict", CRITICS)):
         print(f"\n{column}, {group}: boundaries; the next task's least, median, greatest; lost")
         for verdict in VERDICTS:
             of_verdict = [r for r in groups.get(group, ()) if r[column] == verdict]
@@ -167,32 +157,9 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
                 print(f"{verdict:28}{len(of_verdict):6}{least:10.2f}{median:10.2f}{greatest:10.2f}{share:10.0%}")
 
 
-def draw(rows: Sequence[Mapping[str, str]], out: Path) -> None:
-    """Draw what the next task reached after each verdict, a point for each boundary outside the group `relu`."""
-    jitter = np.random.default_rng(0)
-    held_out = [r for r in rows if r["group"] not in ("relu", CRITICS)]
-    titles = {"batches_verdict": "verdict from the next task", "verdict": "verdict from drawn targets"}
-    with mpl.rc_context(STYLE):
-        figure, both = panels(2, 2, height=2.4, sharey=True)
-        for axes, (column, title) in zip(both, titles.items(), strict=True):
-            for place, verdict in enumerate(VERDICTS):
-                for easy, color in ((False, PALETTE[0]), (True, PALETTE[1])):
-                    chosen = [r for r in held_out if r[column] == verdict and (r["group"] == "permuted pixels") is easy]
-                    x = place + jitter.uniform(-0.3, 0.3, len(chosen))
-                    axes.scatter(x, [float(r["next"]) for r in chosen], s=7, color=color, alpha=0.6, lw=0)
-            axes.axhline(LOST, color="0.7", lw=0.6, zorder=0)
-            axes.set_xticks(range(len(VERDICTS)), VERDICTS)
-            axes.set_title(title)
-        both[0].set_ylabel("accuracy of the next task")
-        marks = {"new labels": PALETTE[0], "permuted pixels": PALETTE[1]}
-        legend(figure, {name: Line2D([], [], ls="", marker="o", ms=4, color=c) for name, c in marks.items()})
-        figure.savefig(out, dpi=200)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--figure", type=Path, help="a picture of what the rows say")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", choices=[*GROUPS, CRITICS], help="one group, added to the file")
     a = parser.parse_args()
@@ -207,5 +174,3 @@ if __name__ == "__main__":
     with a.out.open(newline="") as file:
         found = [*csv.DictReader(file)]
     show(found)
-    if a.figure:
-        draw(found, a.figure)
