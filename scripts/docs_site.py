@@ -34,16 +34,8 @@ EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 PAGES = {"readme.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"  # whole files of code would hide the pages about them
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
-# What each command is from Python.
-FUNCTIONS = {
-    "train": "run",
-    "supervised": "run",
-    "status": "command",
-    "compare": "compare",
-    "diagnose": "diagnose_run",
-    "evaluate": "evaluate",
-    "watch": "watch",
-}
+# What a command is from Python, where that does not have the command's name.
+FUNCTIONS = {"train": "run", "supervised": "run", "status": "command", "diagnose": "diagnose_run"}
 # What no `__all__` names, by module: the names that are public, or none for all that it defines.
 ALSO: dict[str, tuple[str, ...]] = {
     "learning.optimizers": (),
@@ -64,13 +56,13 @@ ALSO: dict[str, tuple[str, ...]] = {
 }
 # Pages of several rooms; any other room has its own.
 TOGETHER = {
-    **dict.fromkeys([*FUNCTIONS, "configs", "comparison"], "commands"),
+    **dict.fromkeys([*COMMANDS, "configs", "comparison"], "commands"),
     **dict.fromkeys(["learning", "integrations", "diagnosis"], "loops"),
     **dict.fromkeys(["settings", "errors"], "settings"),
 }
 ABOUT = {
-    "commands": ["What each command is from Python: [From Python](../python.md) shows them at work."],
-    "loops": ["Regularizers in any training loop: [Use it in your own training](../your-own-training.md)."],
+    "commands": "What each command is from Python: [From Python](../python.md) shows them at work.",
+    "loops": "Regularizers in any training loop: [Use it in your own training](../your-own-training.md).",
 }
 
 
@@ -203,26 +195,27 @@ def reference() -> dict[str, str]:
     """The pages of the reference, by their place.
 
     Raises:
-        PluginError: a public name has no docstring, or a command or an entry of a public dict is missing.
+        PluginError: a public name has no docstring, or an entry of a public dict is missing.
+        KeyError: a public name is not there.
     """
     package: Any = griffe.load("rl_plasticity", search_paths=[ROOT])
     public = {name: package[name].canonical_path for name in package.exports}
-    paths = set(public.values()) | {path for module in modules(package) for path in exported(module)}
-    paths |= {f"rl_plasticity.{command}.{FUNCTIONS[command]}" for command in COMMANDS}
+    paths = {module[str(name)].canonical_path for module in modules(package) for name in module.exports or ()}
+    paths |= {f"rl_plasticity.{command}.{FUNCTIONS.get(command, command)}" for command in COMMANDS}
     for room, names in ALSO.items():
         defined = [n for n, o in package[room].members.items() if not o.is_alias and not o.is_attribute and n[0] != "_"]
         paths |= {f"rl_plasticity.{room}.{name}" for name in names or defined}
-    bare = [path for path in sorted(paths) if not objects(package, path).docstring]
+    bare = [path for path in sorted(paths) if not package[path.partition(".")[2]].docstring]
     if bare:
         raise PluginError(f"public names without a docstring: {', '.join(bare)}")
     pages: dict[str, list[str]] = {}
-    for path in sorted(paths, key=lambda path: (path.split(".")[1], path.rpartition(".")[2].lower())):
+    for path in sorted(paths, key=lambda path: (path.split(".")[1], path.rpartition(".")[2].lower(), path)):
         pages.setdefault(TOGETHER.get(path.split(".")[1], path.split(".")[1]), []).append(path)
     texts = {"index": index(package, public)}
     for title in sorted(pages):
-        about = package[title].docstring.value if title in package.modules else "\n".join(ABOUT[title])
+        about = first_paragraph(package[title]) if title in package.modules else ABOUT[title]
         entries = [entry(path, title) + choices(path, paths) for path in pages[title]]
-        texts[title] = "\n\n".join([f"# {title.replace('_', ' ').capitalize()}", paragraph(about), *entries])
+        texts[title] = "\n\n".join([f"# {title.replace('_', ' ').capitalize()}", about, *entries])
     return {f"reference/{name}.md": text + "\n" for name, text in texts.items()}
 
 
@@ -239,44 +232,18 @@ def modules(module: Any) -> Iterator[Any]:
         yield from modules(inside)
 
 
-def exported(module: Any) -> set[str]:
-    """Where what a module's ``__all__`` names is defined.
-
-    Raises:
-        PluginError: nowhere.
-    """
-    names = {str(name) for name in module.exports or ()}
-    if missing := sorted(names - module.members.keys()):
-        raise PluginError(f"{module.path}.__all__ names {', '.join(missing)}, which is not there")
-    return {module[name].canonical_path for name in names}
-
-
-def objects(package: Any, path: str) -> Any:
-    """What is defined at a dotted path.
-
-    Raises:
-        PluginError: nothing is.
-    """
-    try:
-        return package[path.partition(".")[2]]
-    except KeyError:
-        raise PluginError(f"the reference is to have {path}, which is not there") from None
-
-
-def paragraph(docstring: str) -> str:
-    """A docstring's first."""
-    return docstring.partition("\n\n")[0]
+def first_paragraph(described: Any) -> str:
+    """That of an object's docstring."""
+    text: str = described.docstring.value
+    return text.partition("\n\n")[0]
 
 
 def index(package: Any, public: dict[str, str]) -> str:
     """The names of the package itself, each with its first line and a link."""
     rows = [
-        f"| [`{name}`][{path}] | {paragraph(objects(package, path).docstring.value)} |".replace("\n", " ")
-        for name, path in public.items()
+        f"| [`{name}`][{path}] | {first_paragraph(package[name])} |".replace("\n", " ") for name, path in public.items()
     ]
-    about = (
-        "What `from rl_plasticity import` has. All that is public is on the pages beside this one, made of docstrings."
-    )
+    about = "What `from rl_plasticity import` has. All else that is public is on the pages beside this one."
     return "\n".join(["# Public names", "", about, "", "| name | |", "|---|---|", *rows])
 
 
