@@ -123,6 +123,11 @@ def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_t
     assert all(torch.equal(reward, random[0]) for reward in random)
     assert (random[0] <= 0).all()  # as Pendulum's are
     assert (buffer > 0).any()  # the second task's are flipped
+    for name in ("diagnosis.json", "checkpoints/step_000000000.pt", "checkpoints/step_000000040.pt"):
+        (run / name).unlink()
+    rewards.clear()
+    of_critic(run)  # the first checkpoint that is left is of the second task
+    assert torch.equal(rewards[0], random[0])
 
 
 def test_dead_units_end_with_status_1_and_remedies_may_come_later(pendulum, tmp_path, monkeypatch, capsys):
