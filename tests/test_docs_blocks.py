@@ -30,10 +30,11 @@ TINY = {
     "env": {"name": "gym:Pendulum-v1", "action_repeat": 4},
     "agent": {"name": "sac", "hidden": [8]}, "batch_size": 8, "random_env_steps": 20,
     "total_env_steps": 40, "replay_ratio": 1, "eval_every_env_steps": 20, "eval_episodes": 1, "compile": False,
-    "threads": 1, "measure_every_updates": 0,
+    "threads": 1, "measure_every_updates": 0, "device": "cpu",
 }  # fmt: skip
 TINY_DIGITS = {
     "data": {"name": "digits", "train_size": 100}, "num_tasks": 2, "epochs_per_task": 1, "compile": False, "threads": 1,
+    "device": "cpu",
 }  # fmt: skip
 
 
@@ -108,8 +109,9 @@ PYTHON: dict[str, list[Block]] = {
             instead={"diagnose(net, x": "diagnose(net, x, repeats=2, updates=10"},
             after="assert report.evidence.keys() >= {'as it is trained', 'the earlier one'}"),
         Block("import branch", needs="stable_baselines3",
-            before="from stable_baselines3 import DQN\nmake_env = lambda: 'CartPole-v1'\n"
-                "model = DQN('MlpPolicy', 'CartPole-v1', buffer_size=99)",
+            before="import gymnasium; from stable_baselines3 import DQN\n"
+                "make_env = lambda: gymnasium.make('CartPole-v1')\n"
+                "model = DQN('MlpPolicy', make_env(), buffer_size=99)",
             instead={"env_steps=20_000": "env_steps=2, remedies={'l2': {}}, repeats=2, episodes=1"}),
         Block("SAC.load", needs="stable_baselines3",
             before="import gymnasium\nfrom stable_baselines3 import SAC\nfrom rl_plasticity.diagnosis import agents\n"
@@ -227,28 +229,23 @@ PYTHON: dict[str, list[Block]] = {
 
 COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".", "docker", "jupyter")
 # Lines of commands, and first lines of blocks, that no test runs, and why.
-INSTALLS = "installs, from the network"
-MAKES = "make: its targets are the Makefile's, which sets up an environment"
-MINUTES = "trains for minutes, maybe on a library or data that is not here; shorter in tests/examples"
-CONTAINER = "a container"
-SHOWN = "what a command printed"
 NOT_RUN = {
-    "jupyter lab examples/notebooks": "waits for a reader; their cells are run by tests/examples/test_notebooks.py",
-    "python docs/vectors/check.py mine.safetensors": "run with the page's Python",
+    "jupyter lab examples/notebooks",  # waits for a reader; their cells are run by tests/examples/test_notebooks.py
+    "python docs/vectors/check.py mine.safetensors",  # run with the page's Python
+    # Leave out the rest, or have capitals for choices.
     "python -m rl_plasticity.train env=gym:Pendulum-v1 'agent.hidden=[16,16]' "
-    "random_env_steps=20 total_env_steps=60 ...": "leaves out the rest",
-    "python -m rl_plasticity.supervised task=TASK data=DATA net=NET reg=REG reset=RESET optimizer=OPTIMIZER": (
-        "its capitals stand for choices"
-    ),
-    "group     seeds  final          IQM [95 %]            AUC [95 %]": SHOWN,
+    "random_env_steps=20 total_env_steps=60 ...",
+    "python -m rl_plasticity.supervised task=TASK data=DATA net=NET reg=REG reset=RESET optimizer=OPTIMIZER",
+    # What commands printed.
+    "group     seeds  final          IQM [95 %]            AUC [95 %]",
     "state     done                         updates  ends                   run                                 last"
-    "          note": SHOWN,
-    "4 runs: 1 finished, 1 running, 1 killed, 1 failed": SHOWN,
-    "tried on copies         learned then              closes": SHOWN,
+    "          note",
+    "4 runs: 1 finished, 1 running, 1 killed, 1 failed",
+    "tried on copies         learned then              closes",
 }
-# Beginnings of commands that no test runs, and why.
-NEVER = {"python examples/": MINUTES, "cd examples": "the tests have that folder on their path"}
-NEVER |= {"make": MAKES, "pip": INSTALLS, "python3.11": INSTALLS, ". ": INSTALLS, "docker": CONTAINER}
+# Beginnings of such commands: they train for minutes, maybe on a library or data that is not here, and shorter in
+# tests/examples, whose folder is on the tests' path; set up an environment; install from the network; a container.
+NEVER = ("python examples/", "cd examples", "make", "pip", "python3.11", ". ", "docker")
 RUN = {
     "train": lambda: command_line.train(train.command),
     "supervised": lambda: command_line.train(supervised.command),
@@ -256,16 +253,11 @@ RUN = {
     "evaluate": lambda: command_line.look_at(Evaluate, evaluate),
 }
 # Commands that are run, and the settings that make them small.
-SMALL = ["env.action_repeat=4", "agent.hidden=[8]", "total_env_steps=40", "random_env_steps=20", "eval_episodes=1"]
-SMALL += ["eval_every_env_steps=20", "batch_size=8", "compile=false", "threads=1", "measure_every_updates=0"]
-SMALL += ["device=cpu"]
 REAL = {
-    "python -m rl_plasticity.train env=gym:Pendulum-v1 reg=spectral+l2 reg.l2.coef=1e-5": SMALL,
-    "python -m rl_plasticity.supervised preset=demo seeds=5 reg=none": [
-        *("num_tasks=1", "epochs_per_task=2", "data.train_size=100", "compile=false", "device=cpu")
-    ],
-    "python -m rl_plasticity.status results": [],
-    "python -m rl_plasticity.evaluate results/a episodes=20": ["device=cpu"],
+    "python -m rl_plasticity.train env=gym:Pendulum-v1 reg=spectral+l2 reg.l2.coef=1e-5": TINY,
+    "python -m rl_plasticity.supervised preset=demo seeds=5 reg=none": TINY_DIGITS,
+    "python -m rl_plasticity.status results": {},
+    "python -m rl_plasticity.evaluate results/a episodes=20": {"device": "cpu"},
 }
 
 
@@ -411,13 +403,14 @@ def test_the_python_of_a_page_runs_from_top_to_bottom(page, trained, tmp_path):
             execute(page, text, namespace)
 
 
-LIBRARIES = {about(page, text).needs: (page, text) for page in DOCS for text in python_blocks(page)}
+NEEDY = [(page, text) for page in DOCS for text in python_blocks(page) if about(page, text).needs]
 
 
-@pytest.mark.parametrize("library", sorted({*LIBRARIES} - {""}))
-def test_a_block_for_a_library_runs_where_the_library_is(library):
+@pytest.mark.parametrize(("page", "text"), NEEDY, ids=[f"{page.name}: {about(page, text).has}" for page, text in NEEDY])
+def test_a_block_for_a_library_runs_where_the_library_is(page, text):
+    library = about(page, text).needs
     pytest.importorskip(library, reason=f"{library} is not installed")
-    execute(*LIBRARIES[library], {})
+    execute(page, text, {})
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
@@ -428,7 +421,7 @@ def test_every_command_of_a_page_is_understood(page, capsys):
         if re.match(r"python -m (rl_plasticity|papers\b(?!\.))", command) and command not in NOT_RUN:
             check(command)
         else:
-            known = command in tables or command in NOT_RUN or command.startswith((*NEVER,))
+            known = command in tables or command in NOT_RUN or command.startswith(NEVER)
             assert known, f"{page.name}: run it, or say why not: {command!r}"
 
 
@@ -438,7 +431,8 @@ def test_some_commands_of_the_pages_are_run(trained, tmp_path, monkeypatch, caps
     for command, small in REAL.items():
         assert clean(command) in everywhere, f"{command}: no page has it any more"
         name, *arguments = shlex.split(command)[2:]
-        monkeypatch.setattr("sys.argv", [name, *arguments, *small])
+        given = [f"{n}={value}" for n, value in written.from_python(small).items() if f"{n}=" not in command]
+        monkeypatch.setattr("sys.argv", [name, *arguments, *given])
         RUN[name.removeprefix("rl_plasticity.")]()
     out = capsys.readouterr().out
     assert "return" in out
@@ -451,7 +445,7 @@ def test_what_the_tables_here_say_of_blocks_holds_for_one_block_each():
         for block in table:
             assert sum(block.has in text for text in python_blocks(page)) == 1, (name, block.has)
     everywhere = {command for page in DOCS for command in command_lines(page)}
-    assert {*NOT_RUN} <= everywhere
+    assert not NOT_RUN - everywhere
 
 
 def test_every_block_has_a_language_that_is_looked_at():
