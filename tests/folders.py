@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import gymnasium as gym
-from conftest import StopAfter, once
+from conftest import StopAfter, assert_equal_states, once
 
 from rl_plasticity import CALLBACKS, plugins, supervised, train
 from rl_plasticity.agents import AGENT_NETWORKS
@@ -19,6 +19,7 @@ from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.kinds import KINDS, imported
 from rl_plasticity.diagnosis.report import NOW, Estimate, Report
 from rl_plasticity.metrics import METRICS
+from rl_plasticity.runs import checkpoint
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 LOOKS = Path(__file__).parent.parent / "papers" / "looks"
@@ -60,6 +61,18 @@ def run_supervised(arguments, out, stop=None):
 
 def resume(folder, stop=None, command=train.command):
     return go(command, [f"resume={folder}"], stop)
+
+
+def goes_on_as_if_never_stopped(arguments, stop, folder, command=train.command, more=()):
+    """The folder of a run that was not stopped: one that was, after so many steps, ends in its bytes and weights."""
+    whole, parts = (once([*arguments, f"out={folder / name}"]) for name in ("whole", "parts"))
+    whole, parts = go(command, whole), go(command, parts, StopAfter(stop))
+    assert len(rows(parts)) < len(rows(whole))
+    go(command, [f"resume={parts}", *more])
+    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    part = "agent" if command is train.command else "learner"
+    assert_equal_states(*(checkpoint.load(f / "checkpoints")[part] for f in (whole, parts)))
+    return whole
 
 
 def launch_here(launcher, jobs):

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from conftest import StopAfter, assert_equal_states, called, once, refused
-from folders import EXAMPLES, PENDULUM, resume, rows, run, run_supervised, without_what_plugs_add
+from folders import EXAMPLES, PENDULUM, goes_on_as_if_never_stopped, resume, rows, run, without_what_plugs_add
 
 from rl_plasticity import command_line, load_agent, plugins, supervised, train
 from rl_plasticity.agents import AGENTS, SAC, Batch
@@ -53,17 +53,6 @@ def module(tmp_path, monkeypatch):
     return write
 
 
-def goes_on_as_if_never_stopped(arguments, stop, folder, plug, of=train):
-    """The folder of a run that was not stopped: the same with a stop ends in the same bytes and weights."""
-    start = run if of is train else run_supervised
-    whole, parts = start(arguments, folder / "whole"), start(arguments, folder / "parts", StopAfter(stop))
-    of.command.execute(*of.command.prepare([f"resume={parts}", f"plugins=[{plug}]"]))
-    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
-    part = "agent" if of is train else "learner"
-    assert_equal_states(*(checkpoint.load(f / "checkpoints")[part] for f in (whole, parts)))
-    return whole
-
-
 def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path, capsys):
     folder = run(
         [*TD3, "measure_every_updates=10", "seeds=2", "reg=spectral", "agent.policy_delay=3"], tmp_path / "td3"
@@ -81,7 +70,7 @@ def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path
 def test_an_agent_of_a_plug_is_reset_and_resumes_bit_for_bit(tmp_path):
     arguments = [*TD3, "reg=[none,wrs]", "reset=[periodic,redo]"]  # all weights, and some units of layers
     arguments += ["reset.periodic.every_updates=4", "reset.redo.every_updates=4", "checkpoint_every_env_steps=24"]
-    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, "td3")
+    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, more=["plugins=[td3]"])
     assert checkpoint.load(whole / "checkpoints")["agent"]["updates"] == 10
 
 
@@ -109,14 +98,13 @@ def test_a_td3_run_does_the_same_alone_and_among_others():
     for both, one in zip(together.noise(4, 5), alone.noise(4, 5), strict=True):
         together.update(b, both)
         alone.update(Batch(*(x[1:] for x in b)), one)
-    for mine, its in zip(alone.parameters(), together.parameters(), strict=True):
-        torch.testing.assert_close(mine[0], its[1])
+    torch.testing.assert_close([*alone.parameters()], [p[1:] for p in together.parameters()])
 
 
 def test_altnet_resumes_bit_for_bit_and_is_measured_and_evaluated(tmp_path):
     arguments = ["plugins=[altnet]", "agent=altnet", *BRIEF, "reset=periodic", "reset.every_updates=4"]
     arguments += ["measure_every_updates=10", "checkpoint_every_env_steps=24"]
-    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, "altnet")
+    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, more=["plugins=[altnet]"])
     assert checkpoint.load(whole / "checkpoints")["agent"]["acting"].tolist() == [0]  # after two resets
     assert {"critic1/loss", "actor0/dormant"} <= {row["name"] for row in rows(whole)}
     evaluate(RunFolder(whole), Evaluate(device="cpu"))
@@ -131,9 +119,7 @@ def test_the_twins_of_altnet_learn_as_two_agents_on_the_same_batches_and_a_reset
         agent.update(b, noise)
         for one, own in zip(alone, noise, strict=True):
             one.update(b, own)
-    for one, twin in zip(alone, agent.twins, strict=True):
-        for p, q in zip(one.parameters(), twin.parameters(), strict=True):
-            assert torch.equal(p, q)
+    assert_equal_states(*([[*one.parameters()] for one in pair] for pair in (alone, agent.twins)))
     obs = torch.rand(2, 5, 3)
     before = [copy.deepcopy(twin.actor.state_dict()["net.trunk.0.weight"]) for twin in agent.twins]
     make_intervention("periodic").apply_(agent, runs=[1])
@@ -147,7 +133,7 @@ def test_the_twins_of_altnet_learn_as_two_agents_on_the_same_batches_and_a_reset
 
 def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_bytes(tmp_path):
     lists = ["plugins=[nuclear_norm]", "reg=[none,nuclear_norm,nuclear_norm+l2]", "reg.nuclear_norm.coef=[1e-4,1e-3]"]
-    whole = goes_on_as_if_never_stopped([*DIGITS, *lists], 2, tmp_path, "nuclear_norm", supervised)
+    whole = goes_on_as_if_never_stopped([*DIGITS, *lists], 2, tmp_path, supervised.command, ["plugins=[nuclear_norm]"])
     last = {row["run"].removesuffix(" seed=0"): float(row["value"]) for row in rows(whole, "net/penalty")}
     weak, strong, _ = kept = [name for name, value in last.items() if value]
     assert kept == [*(f"reg.name=nuclear_norm reg.coef={c}" for c in ("0.0001", "0.001")), "reg.name=nuclear_norm+l2"]
@@ -245,7 +231,7 @@ WIDE = [a for a in BRIEF if not a.startswith("env=")]
 
 def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_are_used_and_resume(tmp_path, module):
     module(ONE_OF_EACH)
-    whole = goes_on_as_if_never_stopped(EACH, 3, tmp_path, "mine", supervised)
+    whole = goes_on_as_if_never_stopped(EACH, 3, tmp_path, supervised.command, ["plugins=[mine]"])
     settings = RunFolder(whole).settings
     assert settings["net"] == {"name": "narrow", "width": 7, "parametrization": "none"}
     assert (settings["data"]["side"], settings["optimizer"]["shrink"]) == (5, 0.1)
@@ -258,7 +244,7 @@ def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_
     module(ONE_OF_EACH)
     own = [a for a in BRIEF if not a.startswith("agent.")]
     own += ["plugins=[mine]", "agent.network=thin", "agent.width=3"]
-    whole = goes_on_as_if_never_stopped(own, 26, tmp_path, "mine")
+    whole = goes_on_as_if_never_stopped(own, 26, tmp_path, more=["plugins=[mine]"])
     agent = load_agent(whole)
     assert agent.critic.net.critics[0][0].weight.shape[1:] == (4, 4)
     assert agent.actor.net.trunk[0].weight.shape[1:] == (3, 3)

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from conftest import StopAfter, assert_equal_states, files, once, refused, wait_for
-from folders import PENDULUM, SMALL, go, resume, run
+from folders import PENDULUM, SMALL, go, goes_on_as_if_never_stopped, resume, run
 
 from rl_plasticity import status
 from rl_plasticity.agents import ReplayBuffer
@@ -180,8 +180,4 @@ def test_a_later_agent_goes_on_where_it_was_stopped_between_two_updates_of_its_a
     settings = [one for one in PENDULUM if not one.startswith(("agent.hidden", "log_every"))]
     settings += [*LATER[name], "seeds=2", "batch_size=8", "random_env_steps=6", "total_env_steps=20"]
     settings += ["log_every_updates=1", "eval_every_env_steps=20"]
-    whole = run(settings, tmp_path / "whole")
-    halves = run(settings, tmp_path / "halves", StopAfter(13))
-    resume(halves)
-    assert_equal_states(*(checkpoint.load(folder / "checkpoints")["agent"] for folder in (whole, halves)))
-    assert (whole / "metrics.csv").read_bytes() == (halves / "metrics.csv").read_bytes()
+    goes_on_as_if_never_stopped(settings, 13, tmp_path)

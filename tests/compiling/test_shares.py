@@ -3,8 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from conftest import StopAfter
-from folders import PENDULUM, resume, rows, run, run_supervised
+from folders import PENDULUM, goes_on_as_if_never_stopped, rows, run, run_supervised
 
 from rl_plasticity import supervised, train
 from rl_plasticity.agents import SAC
@@ -72,17 +71,10 @@ def test_supervised_runs_divided_among_threads_learn_what_they_learn_together(se
     assert_divided_learn_alike(run_supervised, [*DIGITS, *settings], tmp_path, 1e-4)
 
 
-@pytest.mark.parametrize(
-    ("start", "module", "arguments", "steps"),
-    [(run, train, PENDULUM, 40), (run_supervised, supervised, DIGITS, 3)],
-    ids=["train", "supervised"],
-)
-def test_divided_runs_that_are_stopped_and_resumed_have_the_same_numbers(start, module, arguments, steps, tmp_path):
-    arguments = [*arguments, "reg=[swr,continual_backprop]", "seeds=2", "threads=2"]
-    whole, stopped = start(arguments, tmp_path / "whole"), start(arguments, tmp_path / "stopped", StopAfter(steps))
-    assert values(stopped) != values(whole)
-    resume(stopped, command=module.command)
-    assert (stopped / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+@pytest.mark.parametrize(("module", "arguments", "steps"), [(train, PENDULUM, 40), (supervised, DIGITS, 3)])
+def test_divided_runs_that_are_stopped_and_resumed_have_the_same_numbers(module, arguments, steps, tmp_path):
+    divided = [*arguments, "reg=[swr,continual_backprop]", "seeds=2", "threads=2"]
+    goes_on_as_if_never_stopped(divided, steps, tmp_path, module.command)
 
 
 def test_what_has_no_runs_axis_counts_once_for_all_shares():

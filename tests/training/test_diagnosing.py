@@ -4,8 +4,8 @@ import math
 from functools import partial
 
 import pytest
-from conftest import StopAfter, refused
-from folders import PENDULUM, go, resume, rows, run, run_supervised
+from conftest import once, refused
+from folders import PENDULUM, go, goes_on_as_if_never_stopped, rows, run, run_supervised
 
 from rl_plasticity import supervised, train
 from rl_plasticity.diagnosis import trials
@@ -29,10 +29,6 @@ def brief(brief_trials, monkeypatch):
     monkeypatch.setattr(trials, "LEARNS", -1.0)  # after so few there would be no number
 
 
-def made(which, out, *more, stop=None):
-    return run([*AGENT, *more], out, stop) if which == "agent" else run_supervised([*DIGITS, *more], out, stop)
-
-
 def others(folder):
     """All lines but those of the trials."""
     return [line for line in (folder / "metrics.csv").read_text().splitlines() if "trainability" not in line]
@@ -44,7 +40,10 @@ def others(folder):
 def test_a_run_equals_one_without_trials_byte_for_byte_and_resumes_to_the_same_rows(which, more, tmp_path, traced):
     every = 15 if which == "agent" else 5
     with_trials = (*more, f"diagnose_every_updates={every}")
-    plain, tried = made(which, tmp_path / "plain", *more), made(which, tmp_path / "tried", *with_trials)
+    arguments, command = (AGENT, train.command) if which == "agent" else (DIGITS, supervised.command)
+    plain = go(command, once([*arguments, *more, f"out={tmp_path / 'plain'}"]))
+    stop = 33 if which == "agent" else 2
+    tried = goes_on_as_if_never_stopped([*arguments, *with_trials], stop, tmp_path, command)
     assert others(tried) == (plain / "metrics.csv").read_text().splitlines()
     for name in NAMES[which]:
         found = rows(tried, name)
@@ -56,10 +55,6 @@ def test_a_run_equals_one_without_trials_byte_for_byte_and_resumes_to_the_same_r
         assert {r["run"] for r in found} == {r["run"] for r in rows(plain)}
         assert len({r["value"] for r in found}) > len(steps)
         assert not any(math.isnan(float(r["value"])) for r in found)
-    stopped = made(which, tmp_path / "stopped", *with_trials, stop=StopAfter(33 if which == "agent" else 2))
-    assert (stopped / "metrics.csv").read_bytes() != (tried / "metrics.csv").read_bytes()
-    resume(stopped, command=train.command if which == "agent" else supervised.command)
-    assert (stopped / "metrics.csv").read_bytes() == (tried / "metrics.csv").read_bytes()
 
 
 def test_a_branch_without_a_change_has_the_same_rows(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import StopAfter, refused
-from folders import PENDULUM, resume, rows, run, run_supervised
+from conftest import refused
+from folders import PENDULUM, goes_on_as_if_never_stopped, rows, run_supervised
 
 import rl_plasticity_zoo
 from rl_plasticity import AGENTS, INTERVENTIONS, NETWORKS, make_intervention, plugins, supervised
@@ -93,10 +93,8 @@ def test_bad_input_names_the_nearest_name_of_the_zoo(kind, arguments, named):
 def test_an_agent_of_a_paper_trains_resumes_without_naming_a_plug_and_is_compared(tmp_path):
     own = [a for a in PENDULUM if not a.startswith("agent.")]
     own += ["agent=xqc", "agent.actor_width=8", "agent.critic_width=8", "reg=[none,hypersphere]"]
-    whole, parts = run(own, tmp_path / "whole"), run(own, tmp_path / "parts", StopAfter(45))
-    assert RunFolder(parts).plugins == []
-    resume(parts)
-    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    whole = goes_on_as_if_never_stopped(own, 45, tmp_path)
+    assert RunFolder(whole).plugins == []
     assert len(compare(whole).table()) == 3  # with its head
 
 
@@ -105,9 +103,7 @@ def test_a_network_with_an_optimizer_and_augmentation_of_it_trains_and_resumes_t
     monkeypatch.setattr("rl_plasticity_zoo.vit.WIDTH", 12)
     own = ["net=vit_tiny", "net.patch=4", "optimizer=muon", "data.augment=true", "data.train_size=20", "num_tasks=2"]
     own += ["epochs_per_task=1", "batch_size=20", "device=cpu", "threads=1", "measure_every_updates=0"]
-    whole, parts = run_supervised(own, tmp_path / "whole"), run_supervised(own, tmp_path / "parts", StopAfter(1))
-    resume(parts, command=supervised.command)
-    assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
+    whole = goes_on_as_if_never_stopped(own, 1, tmp_path, supervised.command)
     plain = run_supervised([*own, "data.augment=false"], tmp_path / "plain")
     assert rows(plain, "net/loss") != rows(whole, "net/loss")
 
