@@ -398,6 +398,11 @@ def changed(module, before):
     return {k for k, v in module.state_dict().items() if k in before and not torch.equal(v, before[k])}
 
 
+def difference(net, other):
+    """The largest one of any parameter."""
+    return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
+
+
 def assert_equal_states(a, b):
     a, b = flat(a), flat(b)
     assert a.keys() == b.keys()

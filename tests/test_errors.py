@@ -2,7 +2,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import refused
+from conftest import plain_mlp, refused
 from torch import nn
 
 from rl_plasticity import (
@@ -42,12 +42,8 @@ def test_what_a_message_says_itself_is_left_as_it_is():
     assert len(one_line("word " * 100_000)) <= 2000  # whatever it is
 
 
-def plain():
-    return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-
-
 def loop_with_another_optimizer():
-    net = plain()
+    net = plain_mlp()
     attach("l2", optimizer_of(net), net)
     other = optimizer_of(net)
     for _ in range(20):
@@ -61,8 +57,8 @@ def optimizer_of(net):
 
 # Each call stands on one line, which is the line of the warning, and warns at another depth of the package.
 WARNED = {
-    "made by name": (plain, lambda net: make_regularizer("normalize_project", net)),
-    "attached": (plain, lambda net: attach("normalize_project", optimizer_of(net), net)),
+    "made by name": (plain_mlp, lambda net: make_regularizer("normalize_project", net)),
+    "attached": (plain_mlp, lambda net: attach("normalize_project", optimizer_of(net), net)),
     "measured": (lambda: nn.LSTM(5, 4), lambda net: measure(net, torch.ones(3, 2, 5))),
 }  # fmt: skip
 

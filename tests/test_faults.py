@@ -14,7 +14,7 @@ import folders
 import gymnasium as gym
 import numpy as np
 import pytest
-from conftest import StopAfter, files, once, refused
+from conftest import StopAfter, called, files, once, refused
 from folders import resume, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -38,7 +38,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def main(monkeypatch, capsys):
+def main(monkeypatch):
     """The RL command as a process runs it, with something that happens at a step; its status and what it says."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # put back at the end
 
@@ -54,13 +54,7 @@ def main(monkeypatch, capsys):
                 return 0
 
         monkeypatch.setattr("rl_plasticity.runs.session.StopSignal", Happens)
-        monkeypatch.setattr(sys, "argv", ["train", *arguments])
-        try:
-            command_line.train(train.command)
-            status = 0
-        except SystemExit as end:
-            status = end.code
-        said = capsys.readouterr().err
+        status, _, said = called(lambda: command_line.train(train.command), *arguments)
         assert "Traceback" not in said
         return status, "".join(line for line in said.splitlines() if line.startswith("rl_plasticity."))
 
@@ -116,15 +110,9 @@ def test_a_fault_of_the_machine_ends_the_run_with_one_line_and_loses_nothing(fau
     assert_nothing_was_lost(folder, whole)
 
 
-def test_a_folder_that_is_deleted_ends_the_run_with_one_line_and_is_not_brought_back(main, tmp_path):
-    folder = tmp_path / "run"
-    status, said = main(*PENDULUM, f"out={folder}", step=15, happens=lambda: shutil.rmtree(folder))
-    assert status == 1
-    assert re.search("moved or deleted|No such file", said)
-    assert not folder.exists()
-
-
-def test_a_folder_that_is_renamed_ends_the_run_which_goes_on_under_the_new_name(main, whole, tmp_path):
+def test_a_folder_that_is_deleted_is_not_brought_back_and_one_that_is_renamed_goes_on_under_its_new_name(
+    main, whole, tmp_path
+):
     folder, renamed = tmp_path / "run", tmp_path / "renamed"
 
     def rename():
@@ -132,19 +120,13 @@ def test_a_folder_that_is_renamed_ends_the_run_which_goes_on_under_the_new_name(
         folder.mkdir()  # somebody else's by now
         (folder / "metrics.csv").touch()
 
-    status, said = main(*PENDULUM, f"out={folder}", step=15, happens=rename)
-    assert status == 1
-    assert re.search("moved or deleted|No such file", said)
+    for happens in (lambda: shutil.rmtree(folder), rename):
+        assert not folder.exists()
+        status, said = main(*PENDULUM, f"out={folder}", step=15, happens=happens)
+        assert status == 1
+        assert re.search("moved or deleted|No such file", said)
     assert (folder / "metrics.csv").read_bytes() == b""
     assert_nothing_was_lost(renamed, whole)
-
-
-DAMAGE = {
-    "shortened": lambda content: content[:-1],
-    "other rows": lambda content: content[:-4] + b"9.9\n",
-    "header only": lambda content: content.split(b"\n")[0] + b"\n",
-    "missing": lambda content: None,
-}
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "timing.csv"])
@@ -152,11 +134,8 @@ def test_rows_that_are_not_those_of_the_checkpoint_are_refused_and_nothing_is_to
     folder = shutil.copytree(whole, tmp_path / "run")
     path = folder / name
     content = path.read_bytes()
-    for damage in DAMAGE.values():
-        if (damaged := damage(content)) is None:
-            path.unlink()
-        else:
-            path.write_bytes(damaged)
+    for damaged in (content[:-1], content[:-4] + b"9.9\n", content.split(b"\n")[0] + b"\n", None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
         before = files(folder)
         refused(lambda: train.command.prepare([f"resume={folder}"]), str(path))
         assert files(folder) == before

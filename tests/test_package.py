@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,6 @@ def test_nothing_in_the_package_unpickles_or_makes_what_a_file_names():
 
 
 def test_every_pinned_version_is_what_runs_here_and_torch_is_pinned_nowhere_else():
-    from importlib import metadata
-
     pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
     for name in ("torch", "numpy", "mujoco", "dm_control", "gymnasium", "filelock", "Shimmy"):
         assert metadata.version(name).split("+")[0] == pins[name]

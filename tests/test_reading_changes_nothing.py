@@ -12,6 +12,7 @@ from foreign.expected import made_of
 from torch import nn
 from torch.nn.utils import spectral_norm as hooked_spectral_norm
 from torch.nn.utils.parametrizations import orthogonal, spectral_norm, weight_norm
+from torch.nn.utils.parametrize import register_parametrization
 
 from rl_plasticity import attach, diagnose, make_intervention, make_regularizer, measure
 from rl_plasticity.errors import SettingsError
@@ -70,18 +71,6 @@ def state(net):
     ) + repr((net.numpy.bit_generator.state, net.python.getstate(), net.generator.get_state().tolist()))
 
 
-class DropConnect(nn.Module):
-    """A parametrization that draws in training mode."""
-
-    def forward(self, weight):
-        return nn.functional.dropout(weight, 0.2, training=self.training)
-
-
-def drop_connected(layer):
-    torch.nn.utils.parametrize.register_parametrization(layer, "weight", DropConnect())
-    return layer
-
-
 def of(*hidden, first=lambda layer: layer, second=lambda layer: layer, head=lambda layer: layer):
     def make():
         torch.manual_seed(1)
@@ -103,7 +92,7 @@ NETS = {
     "hooked spectral norm of the head": of(head=hooked_spectral_norm),
     "weight norm": of(first=weight_norm),
     "orthogonal": of(second=orthogonal),
-    "drop connect": of(second=drop_connected),
+    "drop connect": of(second=lambda layer: register_parametrization(layer, "weight", nn.Dropout(0.2))),
     "randomized leaky": of(nn.RReLU),
     "own": Stateful,
 }

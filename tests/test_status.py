@@ -40,13 +40,6 @@ def at_work(folder):
         yield
 
 
-def aged(folder, seconds):
-    then = time.time() - seconds
-    for path in folder.iterdir():
-        os.utime(path, (then, then))
-    return folder
-
-
 @pytest.fixture
 def rl(tmp_path):
     return write_run(tmp_path / "run", RL, {"0": curve([5.0, 7.0]) | {"critic/loss": [(2100, 0.5)]}})
@@ -67,7 +60,10 @@ def test_a_run_at_work_tells_its_newest_step_its_rate_and_its_end_from_when_it_l
 
 @pytest.mark.parametrize(("age", "state"), [(60, "running"), (SILENT + 60, "killed"), (-3600, "running")])
 def test_a_run_of_a_machine_whose_locks_are_not_seen_goes_by_the_age_of_its_files(rl, age, state):
-    found = read(aged(said(rl), age))
+    then = time.time() - age
+    for path in said(rl).iterdir():
+        os.utime(path, (then, then))
+    found = read(rl)
     assert found.state == state
     assert found.ends is None
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import discrete_batch, one_run, refused
+from conftest import assert_equal_states, discrete_batch, one_run, refused
 from torch import nn
 
 from rl_plasticity.agents import DQN, Batch
@@ -40,8 +40,8 @@ def assert_updates_equal(agent, references, update, obs, double, huber):
                 target.load_state_dict(net.state_dict())
     for run, (net, target, _) in enumerate(references):
         for ours, reference in ((agent.critic.net, net), (agent.critic_target, target)):
-            for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
-                torch.testing.assert_close(p[run].double(), q, rtol=1e-3, atol=2e-5)
+            found = [p[run].double() for p in ours.parameters()]
+            torch.testing.assert_close(found, [*reference.parameters()], rtol=1e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -107,8 +107,7 @@ def test_a_reset_run_starts_as_a_new_agent_and_keeps_its_epsilon_while_others_go
     before = [p[0].clone() for p in agent.parameters()]
     make_intervention("periodic", every_updates=1).apply_(agent, runs=torch.tensor([1]))
     assert all(torch.equal(p[0], q) for p, q in zip(agent.parameters(), before, strict=True))
-    for p, q in zip(agent.critic.net.parameters(), agent.critic_target.parameters(), strict=True):
-        assert torch.equal(p[1], q[1])
+    assert_equal_states(*([p[1] for p in net.parameters()] for net in (agent.critic.net, agent.critic_target)))
     assert agent.critic.optimizer.step.tolist() == [3, 0]
     assert (agent.updates.tolist(), agent.env_steps.tolist()) == ([3, 0], [3, 3])
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import random_batch, refused
+from conftest import assert_equal_states, random_batch, refused
 
 from rl_plasticity.agents import AGENT_NETWORKS, SAC
 from rl_plasticity.agents.sac import bounded_log_std, sample_action
@@ -53,8 +53,7 @@ def test_a_reset_run_equals_a_fresh_agent_on_the_same_data():
     for batch, noise in data:
         agent.update(batch, noise)
         fresh.update(batch, noise)
-    for p, q in zip(agent.parameters(), fresh.parameters(), strict=True):
-        assert torch.equal(p[1], q[1])
+    assert_equal_states(*([p[1] for p in of.parameters()] for of in (agent, fresh)))
 
 
 @pytest.mark.parametrize("init", ["orthogonal", "small_heads", "torch"])

@@ -67,14 +67,10 @@ def test_seeds_are_paired_where_most_runs_have_a_partner_and_not_elsewhere(tmp_p
     assert (none.value, none.note) == (2.5 - 6, "unpaired, 4 and 3 runs")
 
 
-def said_of(tmp_path, runs, others, **options):
+def said_of(tmp_path, runs, others):
     """The verdict on a method's runs against those of others, by seed."""
-    folders = [(STEPS, finals(0)), (["reg=l2", *STEPS], finals(0))]
-    folders = [
-        (a, {seed: curve([float(x)]) for seed, x in of.items()})
-        for (a, _), of in zip(folders, (others, runs), strict=True)
-    ]
-    return summarize(groups_of(tmp_path, *folders), **options)
+    none, l2 = ({seed: curve([float(x)]) for seed, x in of.items()} for of in (others, runs))
+    return summarize(groups_of(tmp_path, (STEPS, none), (["reg=l2", *STEPS], l2)))
 
 
 def test_two_shared_seeds_of_ten_decide_nothing_that_all_twenty_runs_leave_open(tmp_path):
@@ -170,14 +166,6 @@ def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_
     assert [w for w in c.warnings if "none + periodic is unfinished" in w]
 
 
-def test_one_seed_has_no_interval_and_says_so(tmp_path):
-    c = summarize(groups_of(tmp_path, (STEPS, finals(10)), (PERIODIC, finals(4))))
-    assert c.rows[0]["iqm"].interval is None
-    assert c.rows[0]["gap"].value == 6
-    assert c.rows[0]["gap"].interval is None
-    assert "with 1 seed there is no interval, so this may be chance" in c.verdict()
-
-
 def test_the_baseline_is_the_reset_then_no_method_then_none_or_one_that_is_named(tmp_path):
     two, l2 = finals(1, 2), (["reg=l2", *STEPS], finals(1, 2))
     assert summarize(groups_of(tmp_path / "a", (STEPS, two), l2)).baseline.label == "none"
@@ -210,7 +198,7 @@ def test_a_task_that_a_group_lacks_is_in_no_statistic(tmp_path):
     assert any("walker-run is in no statistic" in w for w in c.warnings)
 
 
-def test_supervised_runs_are_compared_by_task(tmp_path):
+def test_supervised_runs_are_compared_by_task_and_by_the_test_accuracy_where_all_have_it(tmp_path):
     rows = {0: tasks([1.0, 0.8, 0.6]), 1: tasks([0.9, 0.7, 0.5])}
     short = {0: tasks([1.0, 1.0]), 1: tasks([0.9, 0.9])}
     c = summarize(groups_of(tmp_path, (["num_tasks=3"], rows), (["reg=l2", "num_tasks=3"], short), kind="supervised"))
@@ -220,11 +208,8 @@ def test_supervised_runs_are_compared_by_task(tmp_path):
     assert none["area_under_curve"].value == pytest.approx((1 + 0.8 + 0.9 + 0.7) / 4)
     assert l2.unfinished
     assert not none.unfinished
-
-
-def test_the_test_accuracy_is_preferred_where_all_have_it(tmp_path):
-    rows = {seed: tasks([1.0, 0.8]) | curve([0.5, 0.4], "task/test_accuracy", 60) for seed in range(2)}
-    assert summarize(groups_of(tmp_path, ([], rows), kind="supervised")).metric == "task/test_accuracy"
+    rows = {seed: run | curve([0.5, 0.4, 0.3], "task/test_accuracy", 60) for seed, run in rows.items()}
+    assert summarize(groups_of(tmp_path / "b", ([], rows), kind="supervised")).metric == "task/test_accuracy"
 
 
 def test_the_last_third_of_the_tasks_is_measured_against_the_first_and_online_accuracy_is_a_mean_over_tasks(tmp_path):
@@ -284,7 +269,7 @@ def test_different_evaluation_periods_make_no_difference_of_the_same_runs(tmp_pa
     assert none["area_under_curve"].value == l2["area_under_curve"].value == pytest.approx(1.5 * 0.8)
 
 
-def test_runs_that_share_no_step_are_refused_and_what_was_measured_before_any_training_is_warned_of(tmp_path):
+def test_runs_that_share_no_step_are_refused(tmp_path):
     thirds, halves = line(1, every=300, until=600), line(1, every=500, until=500)
     with pytest.raises(SettingsError, match=r"eval/return of every run"):
         summarize(groups_of(tmp_path / "a", (STEPS, thirds), (["reg=l2", *STEPS], halves)))
@@ -328,7 +313,7 @@ def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
     assert "In no group is" in summarize(groups_of(tmp_path / "b", (STEPS, none))).verdict()
 
 
-def test_with_few_seeds_only_gaps_have_an_interval_and_it_is_student_s(tmp_path):
+def test_with_few_seeds_only_gaps_have_an_interval_which_is_student_s_and_with_one_not_even_these(tmp_path):
     c = summarize(groups_of(tmp_path, (STEPS, finals(110, 120)), (PERIODIC, finals(1, 2))))
     none = c.rows[0]
     assert [none[name].interval for name in ("mean", "iqm", "probability_of_improvement")] == [None] * 3
@@ -337,6 +322,9 @@ def test_with_few_seeds_only_gaps_have_an_interval_and_it_is_student_s(tmp_path)
     assert "includes 0" not in c.verdict()  # 113.5 -+ 57.2
     alone = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2))))
     assert "fewer than 5 seeds, so at most gaps have an interval: none" in alone.warnings
+    one = summarize(groups_of(tmp_path / "c", (STEPS, finals(10)), (PERIODIC, finals(4))))
+    assert (one.rows[0]["gap"].value, one.rows[0]["gap"].interval) == (6, None)
+    assert "with 1 seed there is no interval, so this may be chance" in one.verdict()
 
 
 def test_the_verdict_s_interval_holds_for_all_the_groups_that_it_chose_from(tmp_path):

@@ -47,8 +47,7 @@ def test_compiled_updates_with_resets_equal_the_plain_ones_by_either_library_s_p
                     reset.apply_(agent, inputs=agent.inputs(batch))
     assert_close_states(plain, quick)
     assert not any(torch.equal(p, q) for p, q in zip(before, quick.parameters(), strict=True))
-    for name, value in expected.items():
-        torch.testing.assert_close(value, metrics[name], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(metrics, expected, rtol=1e-3, atol=1e-3)
     assert addresses == [t.data_ptr() for t in (*quick.parameters(), *quick.buffers())]
 
 
@@ -203,8 +202,7 @@ def test_a_copy_that_is_taken_before_a_step_is_of_the_weights_before_it():
         ends.append(learner.state_dict())
     assert (penalties[0][1:, 0] > 1e-5).all()
     torch.testing.assert_close(*penalties, rtol=1e-3, atol=1e-9)
-    for name, value in ends[0].items():
-        torch.testing.assert_close(value, ends[1][name], rtol=1e-4, atol=1e-6, msg=name)
+    torch.testing.assert_close(*map(dict, ends), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])

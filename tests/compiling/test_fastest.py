@@ -2,16 +2,18 @@ from functools import partial
 
 import pytest
 import torch
+from conftest import assert_equal_states, random_batch
+from test_compiled import spectral_and_swr
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents import SAC
 from rl_plasticity.compiling import fastest
 from rl_plasticity.compiling.compiled import Captured
 from rl_plasticity.compiling.fastest import Fastest
 from rl_plasticity.interventions import make_intervention
-from rl_plasticity.regularizers import Chain, make_regularizer
+from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.seeding import RunStreams
 
 
@@ -77,16 +79,8 @@ class OnTape(Fastest):
         return Taped(update, self.update.__self__)
 
 
-def batch(number, size=32):
-    g = torch.Generator().manual_seed(number)
-    obs, next_obs = torch.randn(2, 2, size, 4, generator=g)
-    discount = torch.where(torch.rand(2, size, generator=g) < 0.2, 0.0, 0.99)
-    made = Batch(obs, obs[..., :2].tanh(), obs.sum(-1), next_obs, discount)
-    return made, torch.randn(2, 2, size, 2, generator=g)
-
-
-def spectral_and_swr(net):
-    return Chain(net, make_regularizer("spectral", net, coef=1e-2), make_regularizer("swr", net))
+def batch(size=32):
+    return random_batch(2, size), torch.randn(2, 2, size, 2)
 
 
 def right(update, device, **options):
@@ -144,17 +138,15 @@ def test_the_first_way_that_gives_the_plain_updates_is_taken(compiler, taken, re
     plain, quick = (SAC(4, 2, [0, 1], spectral_and_swr, hidden=(16, 16)) for _ in range(2))
     addresses = [x.data_ptr() for x in (*quick.parameters(), *quick.buffers())]
     update, reset = OnTape(quick.update), make_intervention("periodic", every_updates=7)
-    torch.manual_seed(3)
+    batches = [batch() for _ in range(15)]
     state = torch.get_rng_state()
-    for number in range(1, 16):
-        given = batch(number)
+    for number, given in enumerate(batches, start=1):
         expected, found = plain.update(*given), update(*given)
         assert torch.equal(expected["critic/loss"], found["critic/loss"]), number
         for agent in (plain, quick):
             if reset.due(number):
                 reset.apply_(agent)
-    for name, value in plain.state_dict().items():
-        assert torch.equal(value, quick.state_dict()[name]), name
+    assert_equal_states(plain.state_dict(), quick.state_dict())
     assert addresses == [x.data_ptr() for x in (*quick.parameters(), *quick.buffers())]
     assert torch.equal(state, torch.get_rng_state())
     (line,) = update.lines
@@ -217,7 +209,7 @@ def test_a_short_last_batch_and_a_state_that_is_loaded_go_on_as_plain_updates_do
     plain, quick, other = (SAC(4, 2, [0, 1], partial(make_regularizer, "wrs"), hidden=(8,)) for _ in range(3))
     update = OnTape(quick.update, compiles=False)
     for number in range(9):
-        given = batch(number, 20 if number == 6 else 32)
+        given = batch(20 if number == 6 else 32)
         if number == 4:
             for agent in (plain, quick):
                 agent.load_state_dict(other.state_dict())

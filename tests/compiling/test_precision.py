@@ -64,8 +64,7 @@ def test_layers_with_a_side_that_is_too_narrow_stay_float32():
 
 
 def test_what_is_trained_and_what_is_logged_is_float32_and_the_discount_keeps_its_digits():
-    agent = SAC(4, 2, [0], spectral_and_swr, hidden=(32, 32))
-    other = SAC(4, 2, [0], spectral_and_swr, hidden=(32, 32))
+    agent, other = (SAC(4, 2, [0], spectral_and_swr, hidden=(32, 32)) for _ in range(2))
     before = agent.critic_target.critics[0][3].weight.clone()
     read_bfloat16_(agent, 1)
     batch, noise = random_batch(1), torch.randn(2, 1, 32, 2)
@@ -74,8 +73,7 @@ def test_what_is_trained_and_what_is_logged_is_float32_and_the_discount_keeps_it
     kinds = {value.dtype for value in agent.state_dict().values()} - {torch.int64, torch.uint8, torch.float64}
     assert kinds == {torch.float32}
     assert {value.dtype for value in metrics.values()} == {torch.float32}
-    for name, value in metrics.items():
-        torch.testing.assert_close(value, expected[name], rtol=0.05, atol=0.02)  # the same equations, rounded
+    torch.testing.assert_close(metrics, expected, rtol=0.05, atol=0.02)  # the same equations, rounded
     assert not torch.equal(metrics["critic/loss"], expected["critic/loss"])
     # The target follows by 0.005 of the step: a target in bfloat16 would not move at all.
     moved = agent.critic_target.critics[0][3].weight - before

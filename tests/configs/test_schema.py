@@ -88,7 +88,8 @@ def test_settings_of_groups_may_be_written_with_the_name_of_their_choice_as_thos
     assert (tasks.reset.every_updates, tasks.reset.every_tasks) == (5, None)
 
 
-EXPECTED_GOT = {  # the setting, what is expected of it, what it got
+BAD = {
+    # The setting, what is expected of it, what it got.
     "seed=-1": ["seed ", "an integer from 0 up", "got -1"],
     "replay_ratio=nan": ["replay_ratio ", "a number from 0 up", "got nan"],
     "agent.num_critics=100000000000": ["agent.num_critics ", "from 1 to 100", "got 100000000000"],
@@ -100,8 +101,7 @@ EXPECTED_GOT = {  # the setting, what is expected of it, what it got
     f"seed={'9' * 5000}": ["seed ", "from 0 up", "got inf"],
     "out=\udcff\udcfe": ["out ", r"'\udcff\udcfe'"],
     "agent.lr=1e308": ["agent.lr ", "got 1e+308"],
-}
-NEAREST = {  # what was written, and what was meant
+    # What was written, and what was meant.
     "envv=walker-run": ["'envv'", "'env"],
     "reg=spectra": ["reg 'spectra'", "'spectral'"],
     "reg=[none,spectrl+l2]": ["reg 'spectrl'", "'spectral'"],
@@ -115,9 +115,6 @@ NEAREST = {  # what was written, and what was meant
     "agent.loss=huber": ["agent=sac", "'agent.loss'", "agent=dqn"],
     "reg=l2 reg.k=3": ["reg=l2", "'reg.k'", "reg=spectral"],
     "reg=wrs reg.norms=scale": ["reg=wrs", "'reg.norms'", "reg=hypersphere"],  # another choice had what went
-}
-BAD = EXPECTED_GOT | NEAREST
-BAD |= {
     "coef=3": ["'coef'"],
     "reg=l2+l2": ["reg", "regularizers", "['l2', 'l2']"],
     "reg=[]": ["reg", "regularizers", "[]"],

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, TwoInputs, assert_equal_states, nothing_drawn, plain_mlp
+from conftest import CASES, TwoInputs, assert_equal_states, disturbed, nothing_drawn, plain_mlp
 from torch import nn
 
 import rl_plasticity
@@ -78,9 +78,8 @@ def test_one_run_among_others_is_measured_as_it_is_alone():
     together = Probe(learner_of(), [x]).measure(cross_entropy, [y])
     for i, seed in enumerate((3, 4)):
         alone = Probe(learner_of([seed]), [x[i : i + 1]]).measure(cross_entropy, [y[i : i + 1]])
-        assert together.keys() == alone.keys()
-        for name, value in together.items():
-            torch.testing.assert_close(value[i : i + 1], alone[name], rtol=1e-3, atol=1e-5, msg=name)
+        its = {name: value[i : i + 1] for name, value in together.items()}
+        torch.testing.assert_close(its, alone, rtol=1e-3, atol=1e-5)
 
 
 def test_a_unit_that_is_dead_or_read_by_nothing_gets_no_gradient_and_weights_without_gradient_do_not_move():
@@ -165,9 +164,7 @@ def test_an_example_is_a_tensor_a_tuple_or_a_dict_and_targets_are_one_or_several
     expected = measure(net.body, a - 2 * b, loss, y)
     for example, targets in (((a, b), y), ([a, b], (y,)), ({"act": b, "obs": a}, y)):
         found = measure(net, example, loss, targets)
-        assert found.keys() == {name.replace("/", "/body.") for name in expected}
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name.replace("/", "/body.")], value, msg=name)
+        torch.testing.assert_close(found, {name.replace("/", "/body."): value for name, value in expected.items()})
 
 
 def test_a_probe_of_a_network_measures_from_its_parameters_when_it_was_made_and_saves_them():
@@ -175,9 +172,7 @@ def test_a_probe_of_a_network_measures_from_its_parameters_when_it_was_made_and_
     probe = Probe(net, x)
     assert probe.measure()["distance"] == probe.measure()["representation_change"] == 0
     start = [p.detach().clone() for p in net.parameters()]
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(torch.randn(p.shape))
+    disturbed(net)
     values = probe.measure()
     expected = torch.stack([(p - q).square().sum() for p, q in zip(net.parameters(), start, strict=True)]).sum().sqrt()
     torch.testing.assert_close(values["distance"], expected)

@@ -11,6 +11,7 @@ import yaml
 from conftest import refused
 from folders import SMALL, resume, rows, run
 from folders import without_what_plugs_add as without
+from test_spaces import Drawn
 
 from rl_plasticity import plugins, train
 from rl_plasticity.configs import schema
@@ -39,22 +40,11 @@ class Times(gym.RewardWrapper):
 """
 
 
-class Endless(gym.Env):
-    observation_space = action_space = gym.spaces.Box(-1, 1, (1,))
-
-    def reset(self, *, seed=None, options=None):
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action):
-        return np.zeros(1, np.float32), 1.0, False, False, {}
-
-
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch, tmp_path):
-    gym.register(ENDLESS, Endless)
-    with without(monkeypatch, tmp_path):
+    with without(monkeypatch, tmp_path):  # what is registered is forgotten, too
+        gym.register(ENDLESS, Drawn)
         yield
-    gym.registry.pop(ENDLESS)
 
 
 def steps_of(env):
@@ -77,15 +67,12 @@ def test_every_episode_has_an_end_the_given_one_or_the_task_s_own_or_one_that_is
 
 
 def test_a_task_that_counts_its_own_steps_keeps_its_limit():
-    class Counts(Endless):
+    class Counts(Drawn):
         max_steps = 3000
 
-    gym.register(ENDLESS.replace("-v0", "-v1"), Counts)
-    try:
-        env = make_env(f"gym:{ENDLESS}".replace("-v0", "-v1"), 0)
-        assert (steps_of(env), env.notes) == (None, [])
-    finally:
-        del gym.registry[ENDLESS.replace("-v0", "-v1")]
+    gym.register("rl_plasticity_tests/Endless-v1", Counts)
+    env = make_env("gym:rl_plasticity_tests/Endless-v1", 0)
+    assert (steps_of(env), env.notes) == (None, [])
 
 
 def test_a_run_without_evaluations_ends_and_a_policy_of_it_can_be_evaluated(tmp_path):

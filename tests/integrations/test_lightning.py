@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import difference
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -82,10 +83,6 @@ def attached(net, name, steps=20, accumulation=1, clip=None):
             assert nn.utils.clip_grad_norm_(net.parameters(), clip) > 0
         optimizer.step()
     return handle.penalty.item()
-
-
-def difference(net, other):
-    return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(("name", "accumulation", "clip", "module"), [

@@ -37,21 +37,18 @@ def our_agent(theirs, kind=SAC, **settings):
     """With the weights of `theirs`."""
     settings |= {"hidden": (16, 16), "num_critics": 2, "layer_norm": False, "target_entropy": -float(ACT_DIM)}
     ours = kind(OBS_DIM, ACT_DIM, [0], **settings).double()
-    mine = [*ours.critic.net.parameters(), *ours.critic_target.parameters(), *ours.actor.net.parameters()]
     with torch.no_grad():
-        for p, q in zip(mine, [*critics(theirs), *actor(theirs)], strict=True):
+        for p, q in pairs(theirs, ours):
             p[0] = q
     return ours
 
 
-def critics(theirs):
-    return [*theirs.critic.parameters(), *theirs.critic_target.parameters()]
-
-
-def actor(theirs):
-    """Their two heads as one."""
+def pairs(theirs, ours):
+    """Each weight of our critics, targets and actor with theirs; their actor's two heads are one here."""
+    mine = [*ours.critic.net.parameters(), *ours.critic_target.parameters(), *ours.actor.net.parameters()]
+    critics = [*theirs.critic.parameters(), *theirs.critic_target.parameters()]
     heads = zip(theirs.actor.mu.parameters(), theirs.actor.log_std.parameters(), strict=True)
-    return [*theirs.actor.latent_pi.parameters(), *map(torch.cat, heads)]
+    return zip(mine, [*critics, *theirs.actor.latent_pi.parameters(), *map(torch.cat, heads)], strict=True)
 
 
 def updated(theirs, ours, updates, monkeypatch):
@@ -78,10 +75,8 @@ def updated(theirs, ours, updates, monkeypatch):
 
 def furthest(theirs, ours):
     """The largest difference in any weight of critics, targets and actor, and the one in log alpha."""
-    mine = [*ours.critic.net.parameters(), *ours.critic_target.parameters(), *ours.actor.net.parameters()]
-    pairs = zip(mine, [*critics(theirs), *actor(theirs)], strict=True)
     log_alpha = ours.temperature.net.log_alpha - theirs.log_ent_coef
-    return max((p[0] - q).abs().max().item() for p, q in pairs), log_alpha.abs().item()
+    return max((p[0] - q).abs().max().item() for p, q in pairs(theirs, ours)), log_alpha.abs().item()
 
 
 def test_two_small_numbers_are_all_that_tells_the_updates_apart_with_a_loss_in_log_alpha(monkeypatch):
@@ -90,10 +85,8 @@ def test_two_small_numbers_are_all_that_tells_the_updates_apart_with_a_loss_in_l
     theirs = their_agent()
     theirs.actor.action_dist.epsilon = 0.0  # 1e-6, within the logarithm of the tanh's slope
     theirs.critic.optimizer.param_groups[0]["eps"] /= 2  # their critic's loss is half of ours: Adam undoes all but this
-    assert (
-        max(furthest(*updated(theirs, our_agent(theirs, LaterSAC, temperature_loss="log_alpha"), 100, monkeypatch)))
-        < 1e-9
-    )
+    ours = our_agent(theirs, LaterSAC, temperature_loss="log_alpha")
+    assert max(furthest(*updated(theirs, ours, 100, monkeypatch))) < 1e-9
 
 
 def test_with_the_default_s_loss_in_alpha_the_first_update_is_theirs_and_then_the_temperature_falls_slower(monkeypatch):

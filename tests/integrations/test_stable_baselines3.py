@@ -24,7 +24,7 @@ from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 
-from rl_plasticity.integrations.stable_baselines3 import Regularize, branch, trained_by  # noqa: E402
+from rl_plasticity.integrations.stable_baselines3 import Regularize, branch  # noqa: E402
 
 # Strong enough that each changes the weights far beyond the tolerance within 20 steps.
 SETTINGS = {
@@ -178,15 +178,15 @@ class OneLayer(BaseFeaturesExtractor):
         return self.layer(observations).relu()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_features_extractor_is_regularized_once_by_whoever_trains_it(shared):
-    model = make("SAC", policy_kwargs={"features_extractor_class": OneLayer, "share_features_extractor": shared, **SGD})
+@pytest.mark.parametrize(("kind", "shared"), [("SAC", False), ("SAC", True), ("TD3", True)])
+def test_a_features_extractor_is_regularized_once_by_whoever_trains_it(kind, shared):
+    model = make(kind, policy_kwargs={"features_extractor_class": OneLayer, "share_features_extractor": shared, **SGD})
     callback = Regularize("l2", coef=0.5)
     learn(model, callback)
-    names = {network: {*regularizer.names} for network, regularizer in callback.regularizers.items()}
+    actor, critic = ({*callback.regularizers[network].names} for network in ("actor", "critic"))
     extractor = {"features_extractor.layer.weight", "features_extractor.layer.bias"}
-    assert extractor <= names["actor"]
-    assert names["critic"] & extractor == (set() if shared else extractor)
+    assert extractor <= actor
+    assert critic & extractor == (set() if shared else extractor)
 
 
 CHAINS = {
@@ -253,8 +253,8 @@ def test_a_learn_after_another_or_one_that_was_interrupted_neither_doubles_the_r
         assert not hooks_of(model)
     assert furthest(state_of(model), state_of(hand)) < 4e-6
     for network in ("actor", "critic"):
-        for key, value in handles[network].state_dict().items():
-            torch.testing.assert_close(callback.regularizers[network].state_dict()[key], value, rtol=1e-4, atol=1e-5)
+        states = (dict(of[network].state_dict()) for of in (callback.regularizers, handles))
+        torch.testing.assert_close(*states, rtol=1e-4, atol=1e-5)
 
 
 def test_another_model_of_the_same_callback_gets_a_regularizer_of_its_own():
@@ -450,12 +450,3 @@ def test_copies_of_a_model_with_hindsight_replay_get_its_buffer_with_their_own_e
     found = branch(model, goals, 10, {"l2": {"coef": 0.0}}, repeats=2, episodes=1)
     assert found["l2"].gain == (0, 0, 0)
     assert model.replay_buffer.env is model.env
-
-
-@pytest.mark.parametrize("kind", ["SAC", "TD3"])
-def test_what_two_networks_share_is_regularized_once(kind):
-    model = make(kind, policy_kwargs={"features_extractor_class": OneLayer, "share_features_extractor": True})
-    model._last_obs = model.env.reset()
-    actor, critic = (set(one.settings["only"]) for one in trained_by(model).values())
-    assert not actor & critic
-    assert set(model.actor.features_extractor.parameters()) <= actor

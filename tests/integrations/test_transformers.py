@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import refused
+from conftest import difference, refused
 from torch import nn
 
 pytest.importorskip("transformers")
@@ -69,10 +69,6 @@ def attached(net, name, batches, accumulation=1):
         optimizer.step()
         penalties.append(handle.penalty.item())
     return penalties
-
-
-def difference(net, other):
-    return max((p - q).abs().max().item() for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize(("name", "accumulation"), [("l2_init", 4), ("spectral", 4), ("wrs", 4), ("spectral", 1)])

@@ -2,10 +2,10 @@ import copy
 
 import pytest
 import torch
-from conftest import assert_equal_states, loss_of, nothing_drawn, refused, snapshot
+from conftest import assert_equal_states, changed, loss_of, nothing_drawn, random_batch, refused, snapshot
 from torch import nn
 
-from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents import SAC
 from rl_plasticity.interventions import PlasticityInjection, make_intervention
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP, Injectable
@@ -38,11 +38,9 @@ def inject(learner, runs=None):
 def test_without_an_injection_training_is_bit_for_bit_that_of_the_network_without_room_for_one(layers, activation):
     with nothing_drawn():
         one, plain = (train(learner_of("l2", n, activation=activation)) for n in (layers, 0))
-    for p, q in zip(one.net.parameters(), plain.net.parameters(), strict=True):
-        assert torch.equal(p, q)
-    for name, other in zip(one.optimizer.names, plain.optimizer.names, strict=True):
-        moments = zip(one.optimizer.moments(name), plain.optimizer.moments(other), strict=True)
-        assert all(torch.equal(a, b) for a, b in moments)
+    assert_equal_states([*one.net.parameters()], [*plain.net.parameters()])
+    moments = ([[*of.moments(name)] for name in of.names] for of in (one.optimizer, plain.optimizer))
+    assert_equal_states(*moments)
 
 
 def test_the_function_does_not_change_and_only_chosen_runs_get_a_new_head_frozen_copies_and_zero_moments():
@@ -75,10 +73,7 @@ def test_training_moves_the_new_head_and_the_features_and_neither_frozen_copy(re
     learner = train(learner_of(regularizer))
     inject(learner)
     before = snapshot(learner.net)
-    train(learner)
-    after = learner.net.state_dict()
-    moved = {key for key, value in after.items() if not torch.equal(value, before[key])}
-    assert moved == {name for name, _ in learner.net.named_parameters()}
+    assert changed(train(learner).net, before) == {name for name, _ in learner.net.named_parameters()}
 
 
 def test_a_second_injection_leaves_the_run_alone_and_a_full_reset_removes_the_first():
@@ -87,8 +82,7 @@ def test_a_second_injection_leaves_the_run_alone_and_a_full_reset_removes_the_fi
     train(learner)
     before = snapshot(learner)
     assert inject(learner, [0])["reset_weights"].tolist() == [0, 0, 0]
-    same = snapshot(learner)
-    assert_equal_states(before, same | {"counted/resets": before["counted/resets"]})
+    assert changed(learner, before) == {"counted/resets"}
     learner.restart_(torch.tensor([0]))
     assert not any(b[0].any() for b in learner.net.buffers())
     inject(learner)
@@ -124,8 +118,7 @@ def test_a_graph_traced_before_an_injection_is_right_after_it():
 
 def test_the_target_of_an_agent_becomes_the_injected_network_and_follows_it_and_every_critic_is_injected():
     agent = SAC(4, 2, [0, 1], hidden=(8, 8), num_critics=2, injected_layers=2)
-    obs, next_obs = torch.randn(2, 2, 16, 4)
-    batch = Batch(obs, torch.rand(2, 16, 2), torch.rand(2, 16), next_obs, torch.full((2, 16), 0.99))
+    batch = random_batch(2, 16)
     for noise in agent.noise(3, 16):
         agent.update(batch, noise)
     before, values = snapshot(agent), agent.value(batch.obs, batch.act)

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import CASES, STACKED, changed, loss_of, refused, snapshot
+from conftest import CASES, STACKED, assert_equal_states, changed, loss_of, random_batch, refused, snapshot
 from foreign.expected import made_of
 from torch import nn
 
-from rl_plasticity.agents import SAC, Batch
+from rl_plasticity.agents import SAC
 from rl_plasticity.interventions import (
     INTERVENTIONS,
     Dash,
@@ -135,7 +135,7 @@ def test_a_head_reset_changes_the_head_its_moments_and_its_anchor_only():
     assert learner.optimizer.step.tolist() == [3, 3, 3]
 
 
-def nested(_=None):
+def nested():
     """A layer whose name ends as the head's does."""
     return made_of(
         lambda net, x: net.head(net.body["head"](x).relu()),
@@ -143,7 +143,7 @@ def nested(_=None):
     )  # fmt: skip
 
 
-def norms_between(_=None):
+def norms_between():
     """A norm layer behind a convolution stays; one between two fully connected layers goes with them."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(16, 8), nn.LayerNorm(8), nn.Linear(8, 2)
@@ -204,15 +204,6 @@ def test_shrink_and_perturb_mixes_weights_with_an_initialization(init):
         torch.testing.assert_close(other.norm(), start.norm(), rtol=1e-3, atol=0)  # an initialization all the same
 
 
-def with_dormant_unit():
-    """A learner whose hidden unit 2 of the first layer of run 1 never fires."""
-    learner, inputs = trained(CASES["stacked3"])
-    for i, bias in ((1, 5.0), (4, 50.0)):
-        learner.net[i].bias.data += bias  # all others fire
-    learner.net[1].bias.data[1, 2] = -100.0
-    return learner, inputs
-
-
 def test_a_unit_exactly_at_the_threshold_is_dormant():
     net = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
     net[0].weight.data.zero_()
@@ -223,10 +214,8 @@ def test_a_unit_exactly_at_the_threshold_is_dormant():
     assert learner.net[2].weight.tolist() == [[0.0, 1.0, 1.0]]
 
 
-def sac_and_batch(runs=2):
-    agent = SAC(4, 2, list(range(runs)), lambda net: make_regularizer("spectral", net), hidden=(8, 8))
-    obs, next_obs = torch.randn(2, runs, 16, 4)
-    batch = Batch(obs, torch.rand(runs, 16, 2), torch.rand(runs, 16), next_obs, torch.full((runs, 16), 0.99))
+def sac_and_batch():
+    agent, batch = SAC(4, 2, [0, 1], lambda net: make_regularizer("spectral", net), hidden=(8, 8)), random_batch(2, 16)
     for noise in agent.noise(3, 16):
         agent.update(batch, noise)
     return agent, batch
@@ -307,10 +296,6 @@ def test_fire_takes_ten_newton_schulz_steps_from_the_weight_over_its_norm():
     torch.testing.assert_close(net[0].weight, x * (6 / 4) ** 0.5)
 
 
-def cosine(a, b):
-    return torch.nn.functional.cosine_similarity(a, b, dim=-1)
-
-
 @pytest.mark.parametrize("kind", ["stacked3", "stacked_cnn_bn", "cnn_bn"])
 def test_dash_shrinks_rows_kernels_and_whole_biases_by_their_cosine_with_the_mean_negative_gradient(kind):
     case = CASES[kind]
@@ -329,7 +314,7 @@ def test_dash_shrinks_rows_kernels_and_whole_biases_by_their_cosine_with_the_mea
                 assert torch.equal(learner.net.get_parameter(name), old)
                 continue
             at = k + (2 if layer.role == "conv" else 1) if name == layer.weight_name else k  # where a vector begins
-            factor = cosine(old.flatten(at), -g.flatten(at)).clamp(min=0.1)
+            factor = nn.functional.cosine_similarity(old.flatten(at), -g.flatten(at), dim=-1).clamp(min=0.1)
             expected = old * factor.reshape(*factor.shape, *(1,) * (old.ndim - at))
             torch.testing.assert_close(learner.net.get_parameter(name), expected)
             factors.append(factor.flatten())
@@ -360,8 +345,8 @@ def test_dash_shrinks_a_target_by_the_factors_of_its_network_and_a_shared_weight
         torch.testing.assert_close(now[f"critic_target.{name}"], before[f"critic_target.{name}"] * factor)
     tied = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3))
     tied[2].weight = tied[0].weight
-    tied(torch.randn(4, 3)).square().sum().backward()
     tied[0].weight.grad = tied[0].weight.detach().clone()  # against it
+    tied[0].bias.grad = tied[2].bias.grad = torch.ones(3)
     old = tied[0].weight.detach().clone()
     Dash(every_updates=1, least=0.5).apply_(tied, ())
     torch.testing.assert_close(tied[0].weight, 0.5 * old)
@@ -371,22 +356,20 @@ STRONG = {"trac": {"start": 0.1}}
 
 
 def test_selective_reinit_renews_the_weights_of_least_use_by_the_last_gradient_and_leaves_the_others():
-    net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2)).double()
-    new = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2)).double()
+    net, new = (nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2)).double() for _ in "ab")
     optimizer = torch.optim.Adam(net.parameters())
     for _ in range(2):
         optimizer.zero_grad()
         net(torch.randn(8, 6, dtype=torch.float64)).square().mean().backward()
         optimizer.step()
-    before = {n: p.detach().clone() for n, p in net.named_parameters()}
-    moments = [s["exp_avg"].clone() for s in optimizer.state.values()]
+    before, state = snapshot(net), copy.deepcopy(optimizer.state_dict())
     SelectiveReinit(1, factor=0.3).apply_(net, optimizer, make=lambda: new)
     for name, p in net.named_parameters():
         use = (before[name] * p.grad).abs()
         least = use <= 0.3 * use.mean()
         assert torch.equal(p, torch.where(least, new.get_parameter(name), before[name])), name
-    assert any(not torch.equal(p, before[n]) for n, p in net.named_parameters())
-    assert all(torch.equal(a, s["exp_avg"]) for a, s in zip(moments, optimizer.state.values(), strict=True))
+    assert changed(net, before)
+    assert_equal_states(optimizer.state_dict(), state)
 
 
 def test_selective_reinit_of_a_share_counts_within_each_tensor_of_each_run():
@@ -407,9 +390,9 @@ def test_selective_reinit_reckons_in_float32_where_the_weights_are_in_half_preci
     for p in net.parameters():
         p.data = torch.linspace(0.05, 0.1, p.numel()).reshape(p.shape).half()
         p.grad = torch.full_like(p, 1e-6)  # with a weight of 0.1 it rounds to 0 in half precision
-    before = [p.detach().clone() for p in net.parameters()]
+    before = snapshot(net)
     SelectiveReinit(1).apply_(net, ())
-    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), before, strict=True))
+    assert not changed(net, before)
 
 
 @pytest.mark.parametrize(("name", "settings", "known"), [
@@ -439,9 +422,9 @@ def test_what_it_did_is_returned_and_added_up_by_run_and_a_saved_learner_goes_on
     total = torch.zeros(3, dtype=torch.int64)
     assert learner.counts == {}
     for _ in range(2):
-        before = [p.detach().clone() for p in learner.net.parameters()]
+        before = snapshot(learner.net)
         done = intervention(name).apply_(learner, runs=runs, inputs=inputs)
-        moved = sum((p != q).flatten(1).sum(1) for p, q in zip(learner.net.parameters(), before, strict=True))
+        moved = sum((p != before[n]).flatten(1).sum(1) for n, p in learner.net.named_parameters())
         assert done["resets"].tolist() == acted
         assert torch.equal(done["reset_weights"], moved)
         assert (moved > 0).tolist() == [bool(a) and name not in KEEPS_WEIGHTS for a in acted]
@@ -454,7 +437,10 @@ def test_what_it_did_is_returned_and_added_up_by_run_and_a_saved_learner_goes_on
 
 
 def test_redo_looks_behind_the_norm_layer_gives_it_a_fresh_entry_and_counts_the_units_that_it_recycled():
-    learner, inputs = with_dormant_unit()
+    learner, inputs = trained(CASES["stacked3"])
+    for i, bias in ((1, 5.0), (4, 50.0)):
+        learner.net[i].bias.data += bias
+    learner.net[1].bias.data[1, 2] = -100.0  # of all units the only one that never fires
     done = ReDo(every_updates=1, threshold=0.0).apply_(learner, inputs=inputs)
     assert (learner.net[1].bias[1, 2], learner.net[1].weight[1, 2]) == (0, 1)
     assert not learner.net[3].weight[1, :, 2].any()
@@ -506,9 +492,8 @@ def test_an_intervention_that_fails_on_one_learner_has_changed_no_other(name, mo
     monkeypatch.setattr(other, "initial", lambda: nn.Linear(2, 2))
     monkeypatch.setattr(other.optimizer, "gradient", lambda name: None)
     monkeypatch.setattr(other.optimizer, "moments", lambda name: [][name])
-    before = {key: value.clone() for key, value in one.state_dict().items() if key != "draws"}
+    before = snapshot(one)
     inputs = {key: (torch.randn(6, 5),) for key in agent.learners}
     with pytest.raises((ValueError, KeyError, TypeError)):
         make_intervention(name, every_updates=1).apply_(agent, inputs=inputs)
-    for key, value in before.items():
-        assert torch.equal(one.state_dict()[key], value), key
+    assert changed(one, before) <= {"draws"}

@@ -15,12 +15,6 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import make_regularizer
 
-
-def muon(net):
-    matrices = [p for p in net.parameters() if p.ndim == 2]
-    return [optim.Muon(matrices, lr=1e-2), optim.SGD([p for p in net.parameters() if p.ndim != 2], 1e-2, 0.9)]
-
-
 OPTIMIZERS = {
     "Adam": lambda net: optim.Adam(net.parameters(), amsgrad=True),
     "AdamW": lambda net: optim.AdamW(net.parameters()),
@@ -32,7 +26,10 @@ OPTIMIZERS = {
     "Adamax": lambda net: optim.Adamax(net.parameters()),
     "NAdam": lambda net: optim.NAdam(net.parameters()),
     "RAdam": lambda net: optim.RAdam(net.parameters()),
-    "Muon": muon,
+    "Muon": lambda net: [
+        optim.Muon([p for p in net.parameters() if p.ndim == 2], lr=1e-2),
+        optim.SGD([p for p in net.parameters() if p.ndim != 2], 1e-2, 0.9),
+    ],
 }
 
 
@@ -85,17 +82,13 @@ def test_redo_of_a_plain_network_equals_redo_of_a_learner_with_its_weights_and_m
         optimizer.state[p] = {"step": torch.tensor(3.0), "exp_avg": m, "exp_avg_sq": v}
     before, redo = snapshot(net), make_intervention("redo", threshold=0.8)
     done = redo.apply_(net, optimizer, example=(x,), make=lambda: learner._new([1] * (case.runs or (1,))[0]))
-    for what, number in redo.apply_(learner, inputs={"net": (x,)}).items():
-        assert torch.equal(done[what], number), what
+    assert_equal_states(redo.apply_(learner, inputs={"net": (x,)}), done)
     assert (done["reset_units"] > 0).all()
-    for name, value in learner.net.state_dict().items():
-        assert torch.equal(net.state_dict()[name], value), name
+    assert_equal_states(learner.net.state_dict(), net.state_dict())
     assert len(changed(net, before)) > 3
     for name, p in net.named_parameters():
-        state = optimizer.state[p]
-        for mine, theirs in zip((state["exp_avg"], state["exp_avg_sq"]), learner.optimizer.moments(name), strict=True):
-            assert torch.equal(mine, theirs), name
-        assert state["step"] == 3
+        m, v = learner.optimizer.moments(name)
+        assert_equal_states(optimizer.state[p], {"step": torch.tensor(3.0), "exp_avg": m, "exp_avg_sq": v})
     assert [group["lr"] for group in optimizer.param_groups] == [1e-3, 0.1]
 
 
@@ -291,8 +284,8 @@ def test_targets_take_the_new_head_the_mixture_and_the_new_network():
 
     before, new = snapshot(target), plain_mlp()
     make_intervention("shrink_perturb", init="fresh", coef=0.3).apply_(net, make=lambda: new, followers=[target])
-    for name, value in target.state_dict().items():
-        torch.testing.assert_close(value, 0.7 * before[name] + 0.3 * new.state_dict()[name])
+    mixture = {name: 0.7 * value + 0.3 * new.state_dict()[name] for name, value in before.items()}
+    torch.testing.assert_close(dict(target.state_dict()), mixture)
 
     make_intervention("periodic").apply_(net, optimizer, followers=(target, other := plain_mlp()))
     for follower in (target, other):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from conftest import CASES, plain_mlp, refused
+from conftest import CASES, assert_equal_states, difference, plain_mlp, refused
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -64,21 +64,12 @@ def loss_of(net, x):
     return 5 * (net(x) - torch.linspace(-1, 1, 3)).square().mean((-2, -1))
 
 
-def gradients_of(net):
-    return {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
-
-
 def assert_same(net, other, atol=1e-6):
-    for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-6, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+    torch.testing.assert_close(*(dict(one.named_parameters()) for one in (net, other)), rtol=1e-6, atol=atol)
 
 
 def equal(net, other):
     return all(torch.equal(p, q) for p, q in zip(net.parameters(), other.parameters(), strict=True))
-
-
-def differs(net, other, by=1e-4):
-    return any((p - q).abs().max() > by for p, q in zip(net.parameters(), other.parameters(), strict=True))
 
 
 def adam(net, **settings):
@@ -145,7 +136,7 @@ def steps(net, optimizer, number, loss=loss_of):
 def by_hand(net, regularizer, optimizers, x):
     net.zero_grad()
     (loss_of(net, x) + regularizer.penalty(net)).sum().backward()
-    regularizer.observe_(net, gradients_of(net))
+    regularizer.observe_(net, {n: p.grad for n, p in net.named_parameters() if p.grad is not None})
     for optimizer in optimizers if isinstance(optimizers, list) else [optimizers]:
         optimizer.step()
     project_(regularizer, net)
@@ -314,7 +305,7 @@ def test_a_loop_with_the_handle_equals_the_loop_written_out_by_hand(kind, name, 
         loop.hand(other, regularizer, its, x)
         loop.step(unregularized, plain, x)
     assert_same(net, other)
-    assert differs(net, unregularized)
+    assert difference(net, unregularized) > 1e-4
     assert handle.penalty.dtype == loop.dtype
 
 
@@ -426,8 +417,7 @@ def test_with_a_grad_scaler_it_equals_the_unscaled_loop_and_skips_what_the_scale
             by_hand(other, regularizer, its, x)
     assert {512.0, 1024.0} <= scales  # halved by a skipped step, doubled again
     assert_same(net, other)
-    for key, value in regularizer.state_dict().items():
-        torch.testing.assert_close(handle.state_dict()[key], value, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(handle.state_dict(), dict(regularizer.state_dict()), rtol=1e-4, atol=1e-6)
 
 
 def test_what_a_closure_returns_keeps_its_kind():
@@ -638,9 +628,7 @@ def test_a_state_that_leaves_tables_alone_fits_the_network_once_its_vocabulary_h
         for p, q in zip(grown.parameters(), net.parameters(), strict=True):
             p[: len(q)].copy_(q)
     other.load_state_dict(handle.state_dict())
-    saved = handle.state_dict()
-    assert saved.keys() == other.state_dict().keys()
-    assert all(torch.equal(value, other.state_dict()[key]) for key, value in saved.items())
+    assert_equal_states(handle.state_dict(), other.state_dict())
     plainly(its, grown(torch.tensor([1, 2])).square())
     assert all(p.isfinite().all() for p in grown.parameters())
 

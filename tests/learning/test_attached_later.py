@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import plain_mlp, refused
+from conftest import changed, plain_mlp, refused, snapshot
 from test_attached import OF_EACH_HOOK, SETTINGS, Counting, adam, data, equal, handled, loss_of, plainly, sgd, steps
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
@@ -66,8 +66,7 @@ def test_a_step_within_a_step_acts_once(kind, by_closure):
         closure()
         kept = [p.detach().clone() for p in net.parameters()]
         optimizer.step()
-        for p, was in zip(net.parameters(), kept, strict=True):
-            torch.testing.assert_close(p.grad, 2 * was)  # and not twice that
+        torch.testing.assert_close([p.grad for p in net.parameters()], [2 * p for p in kept])  # and not twice that
     assert any((p != was).any() for p, was in zip(net.parameters(), before, strict=True))
 
 
@@ -84,13 +83,9 @@ def test_after_a_step_that_failed_the_next_one_is_regularized():
     assert (handle.regularizer.penalties, handle.regularizer.projections) == (3, 1)
 
 
-def head_of(net):
-    return list(net)[-1]
-
-
 def larger_head(net, more=2):
     """The head with more outputs, the first of which are the old ones."""
-    old = head_of(net)
+    old = net[-1]
     new = nn.Linear(old.in_features, old.out_features + more)
     with torch.no_grad():
         new.weight[: old.out_features], new.bias[: old.out_features] = old.weight, old.bias
@@ -99,7 +94,7 @@ def larger_head(net, more=2):
 
 def new_block(net):
     net.append(nn.ReLU())
-    net.append(nn.Linear(head_of(net[:-1]).out_features, 3))
+    net.append(nn.Linear(net[-2].out_features, 3))
 
 
 def other_data(net):
@@ -148,7 +143,7 @@ def test_a_network_that_changed_is_refused_at_the_next_step_in_one_line_or_is_ac
     if added:
         optimizer.add_param_group({"params": added})
     acts = seen_by(handle.regularizer, "4.weight") or {n for n, _ in net.named_parameters()} - {*handle._parameters}
-    kept = {n: p.detach().clone() for n, p in net.named_parameters()}
+    kept = snapshot(net)
     optimizer.zero_grad()
     out(net, data(1)[0]).backward()
     harmless = change in ("assigned", "replaced by one of the same shape")  # the optimizer holds what is there now
@@ -158,8 +153,7 @@ def test_a_network_that_changed_is_refused_at_the_next_step_in_one_line_or_is_ac
         optimizer.step()
         return
     refused(optimizer.step, f"'{where.partition('.')[0]}.", "grow", error=RuntimeError)
-    for n, p in net.named_parameters():
-        assert torch.equal(p, kept[n])
+    assert not changed(net, kept)
 
 
 def test_a_layer_that_the_optimizer_does_not_hold_is_said():

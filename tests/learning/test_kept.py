@@ -99,9 +99,6 @@ class ScheduleFree(optim.Optimizer):
 class Evaluated(optim.SGD):
     """SGD that shows an average of the weights where it is evaluated, as SPlus."""
 
-    def __init__(self, params, lr=1e-2):
-        super().__init__(params, lr=lr)
-
     @torch.no_grad()
     def step(self, closure=None):
         for group in self.param_groups:
@@ -127,7 +124,7 @@ OWN = {
     "lookahead over 40 steps": lambda p: Lookahead(optim.SGD(p, lr=1e-3, momentum=0.9), k=40),
     "dual averaging": DualAveraging,
     "schedule-free": ScheduleFree,
-    "evaluated": Evaluated,
+    "evaluated": lambda p: Evaluated(p, lr=1e-2),
 }
 
 

@@ -34,9 +34,8 @@ def test_it_equals_torch_s_step_for_step(ours, theirs):
         theirs.zero_grad()
         reference(x).square().mean().backward()
         theirs.step()
-        for p, q in zip(net.parameters(), reference.parameters(), strict=True):
-            # A square root makes a rounding error of a gradient near 0 a large one: in float32 one processor's passes.
-            torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-8)
+        # A square root makes a rounding error of a gradient near 0 a large one: in float32 one processor's passes.
+        torch.testing.assert_close([*net.parameters()], [*reference.parameters()], rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -49,8 +48,8 @@ def test_a_run_is_optimized_alone_as_among_others(name):
         loss = together(x).square().mean((1, 2)).sum()
         optimizers[0].update_(parameters, torch.autograd.grad(loss, parameters))
         step(alone, optimizers[1], x[1:])
-    for p, q in zip(together.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(p[1], q[0], rtol=1e-5, atol=1e-6)
+    its = [p[1:] for p in together.parameters()]
+    torch.testing.assert_close(its, [*alone.parameters()], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(2, 6, 4), (2, 4, 6), (5, 5)])

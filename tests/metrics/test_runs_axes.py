@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rl_plasticity import metrics
-from rl_plasticity.metrics import feature_matrix, singular_values, srank
+from rl_plasticity.metrics import feature_matrix, singular_values
 
 RUNS = (2, 3)
 
@@ -22,14 +22,10 @@ def two(*shape):
 # name: (function of one run's tensors and of the runs axes, tensors)
 CASES = {
     "singular_values": (lambda m, runs: singular_values(m), lambda: [normal(4, 5)]),
-    "srank": (lambda m, runs: srank(singular_values(m), 0.3), lambda: [normal(4, 5)]),
     "weight_norm": (lambda a, b, runs: metrics.weight_norm([a, b], runs), lambda: [normal(4, 5), normal(4)]),
     "distance": (lambda a, b, runs: metrics.distance([a], [b], runs), lambda: [normal(4, 5), normal(4, 5)]),
-    "sigma1": (lambda m, runs: metrics.sigma1(m), lambda: [normal(4, 5)]),
     "largest_sigma1": (lambda a, b, runs: metrics.largest_sigma1([a, b]), lambda: [normal(4, 5), normal(2, 4)]),
     "feature_matrix": (lambda h, runs: feature_matrix(h, runs), lambda: [normal(4, 3, 2, 2)]),
-    "dormant_fraction": (lambda h, runs: metrics.dormant_fraction(h.relu(), 0.8), lambda: [normal(6, 9)]),
-    "dead_units": (lambda h, runs: metrics.dead_units(h), lambda: [normal(2, 9)]),
     "saturated_fraction": (lambda h, runs: metrics.saturated_fraction(h, -1, 1), lambda: [normal(6, 9)]),
     "gradient_dormant_fraction": (lambda g, runs: metrics.gradient_dormant_fraction(g, 0.8), lambda: [normal(6, 9)]),
     "moved_fraction": (lambda p, q, runs: metrics.moved_fraction([p.round()], [q.round()], runs), lambda: two(6, 9)),
@@ -44,9 +40,11 @@ CASES = {
         lambda: [normal(9), normal(9)],
     ),
 }
-SHARES = ("srank", "dormant_fraction", "gradient_dormant_fraction", "dead_units", "moved_fraction")  # may be equal
+SHARES = ("gradient_dormant_fraction", "moved_fraction")  # may be equal
 ELSEWHERE = {"gradient_spectrum"}  # a function of networks: in a file of its own
-ELSEWHERE |= {"condition_number", "stable_rank", "effective_rank", "frobenius_norm", "feature_norm"}  # test_measured.py
+# In test_measured.py.
+ELSEWHERE |= {"condition_number", "stable_rank", "effective_rank", "frobenius_norm", "feature_norm", "srank", "sigma1"}
+ELSEWHERE |= {"dormant_fraction", "dead_units"}
 
 
 def test_no_function_is_forgotten():

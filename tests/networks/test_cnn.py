@@ -10,6 +10,10 @@ from rl_plasticity.regularizers import layers
 from rl_plasticity.seeding import derive
 
 
+def sizes(net):
+    return [tuple(y.weight(net).shape[1:]) for y in layers(net)]
+
+
 def ordinary(batch_norm, activation=nn.ReLU, shape=(3, 9, 12)):
     channels, height, width = shape
     norm = lambda: [nn.BatchNorm2d(16)] * batch_norm  # noqa: E731
@@ -36,17 +40,14 @@ def test_every_run_computes_what_an_ordinary_cnn_with_its_weights_computes(batch
             expected = single.train(training)(x[run])
             torch.testing.assert_close(outputs[run], expected, rtol=1e-4, atol=1e-4)
             expected.square().sum().backward()
-            for k, v in single.state_dict().items():
-                torch.testing.assert_close(net.state_dict()[k][run], v, rtol=1e-5, atol=1e-5)
+            its = {k: v[run] for k, v in net.state_dict().items()}
+            torch.testing.assert_close(its, dict(single.state_dict()), rtol=1e-5, atol=1e-5)
     for run, single in enumerate(singles):
         for p, q in zip(net.parameters(), single.parameters(), strict=True):
             torch.testing.assert_close(p.grad[run], q.grad, rtol=1e-3, atol=1e-3 * q.grad.abs().max().item())
 
 
 def test_the_layers_are_those_of_the_paper_with_our_choices_where_it_is_silent():
-    def sizes(net):
-        return [tuple(y.weight(net).shape[1:]) for y in layers(net)]
-
     convolutions = [(16, 1, 5, 5), (16, 16, 5, 5)]
     assert sizes(CNN((1, 28, 28), 10, [0])) == [*convolutions, (100, 16 * 7 * 7), (10, 100)]
     with_norm = [convolutions[0], (16,), convolutions[1], (16,), (100, 784), (10, 100)]
@@ -75,9 +76,6 @@ def test_a_product_with_patches_equals_the_convolution_and_its_gradients(padding
 
 
 def test_the_network_of_kumar_et_al_has_the_layers_of_their_appendix():
-    def sizes(net):
-        return [tuple(y.weight(net).shape[1:]) for y in layers(net)]
-
     convolutions = [(16, 3, 5, 5), (16, 16, 5, 5)]  # 32 - 4 = 28, 14, 10, 5 pixels: no padding
     assert sizes(kumar_cnn((3, 32, 32), 2, [0])) == [*convolutions, (100, 16 * 5 * 5), (100, 100), (2, 100)]
     # With concatenated ReLU the fraction of units that leaves at least as many parameters is .73 (A.1.3).

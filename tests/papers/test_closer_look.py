@@ -69,17 +69,12 @@ def logged_by(call):
     return session.logged
 
 
-def starts_of(learner, images, monkeypatch):
-    """`TaskStarts` of a run whose first task has these images."""
-    monkeypatch.setattr(closer_look, "first_images", lambda task, data, most, runs: (images, None))
-    sequence = SimpleNamespace(num_tasks=2, task=lambda i: None)
-    return TaskStarts(SETTINGS, SimpleNamespace(learner=learner, sequence=sequence, data=None))
-
-
 def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_layers(monkeypatch):
     learner = learner_of()
     x, _ = labelled()
-    starts = starts_of(learner, x, monkeypatch)
+    monkeypatch.setattr(closer_look, "first_images", lambda task, data, most, runs: (x, None))
+    sequence = SimpleNamespace(num_tasks=2, task=lambda i: None)
+    starts = TaskStarts(SETTINGS, SimpleNamespace(learner=learner, sequence=sequence, data=None))
 
     def hidden():
         first = torch.relu(learner.net[0](x)).detach()
@@ -160,10 +155,6 @@ def test_the_balancedness_of_an_mlp_is_measured_and_that_of_other_networks_refus
     refused(lambda: run_looked_at([*arguments, "net.layer_norm=true"], ["balance"], tmp_path / "b"), "LayerNorm")
 
 
-def spans_of(net):
-    return SpanShapes(SETTINGS, parts(net))
-
-
 def test_patches_are_what_the_kernel_is_applied_to():
     conv = nn.Conv2d(2, 3, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), bias=False)
     x = torch.randn(4, 2, 7, 6)
@@ -186,7 +177,7 @@ def test_the_covariance_of_parts_is_that_of_all_rows_whatever_their_mean():
 def test_behind_other_layers_it_is_of_each_run_s_own_features():
     case = CASES["stacked_cnn_bn"]
     net, x = case.of_seeds(range(3)), case.input()
-    spans = spans_of(net)
+    spans = SpanShapes(SETTINGS, parts(net))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     found = spans.shapes([x[:, :2], x[:, 2:]])
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

@@ -64,12 +64,8 @@ def test_runs_of_earlier_versions_damaged_and_missing_provenance_leave_gaps_and_
     assert len(made["runs"]) == 3
 
 
-@pytest.fixture
-def run(tmp_path):
-    return RunFolder(tmp_path)
-
-
-def test_hours_are_those_of_every_start_that_ended_and_of_its_cpu_or_they_are_not_known(run):
+def test_hours_are_those_of_every_start_that_ended_and_of_its_cpu_or_they_are_not_known(tmp_path):
+    run = RunFolder(tmp_path)
     assert hours(run) == (0, 0)  # without a journal
     ended = ["10:00:00+0000 started", "10:30:00+0000 used 360.00 CPU seconds", "10:30:00+0000 stopped",
              "11:00:00+0000 started", "11:10:00+0000 used 7200 CPU seconds",  # killed as it ended
@@ -87,6 +83,6 @@ def test_hours_are_those_of_every_start_that_ended_and_of_its_cpu_or_they_are_no
     ["10:00:00+0000 started", "17:00:00+0000 sta", "18:00:00+0000 finished"],  # cut off, by a kill
     ["10:00:00+0000 finished", "11:00:00+0000 stopped"],
 ])  # fmt: skip
-def test_a_damaged_journal_makes_no_hours(lines, run):
-    run.log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
-    assert hours(run)[0] == 0
+def test_a_damaged_journal_makes_no_hours(lines, tmp_path):
+    RunFolder(tmp_path).log.write_text("".join(f"2026-11-22T{line}\n" for line in lines))
+    assert hours(RunFolder(tmp_path))[0] == 0

@@ -43,8 +43,7 @@ def test_a_penalty_acts_inside_its_window_alone(window):
     expected, _ = trained(8, l2, switch)
     found, _ = trained(8, lambda net: window(net, "l2", 0.5, 2, 5))
     never, _ = trained(8, lambda net: make_regularizer("none", net))
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value)
+    torch.testing.assert_close(dict(found), dict(expected))
     assert any((found[name] - value).abs().max() > 1e-3 for name, value in never.items())
     before, _ = trained(8, lambda net: window(net, "l2", 0.5, 8))
     assert all(torch.equal(before[name], value) for name, value in never.items())

@@ -76,8 +76,7 @@ def test_a_decay_of_the_learning_rate_is_a_new_reference_for_swr_alone_wherever_
         p.data.mul_(2)
     norms, weights = (references(learner.regularizer, kind) for kind in ("norm", "initial"))
     LearningRateDecay([1], factor=0.5).apply_(learner)
-    for key, value in references(learner.regularizer, "norm").items():
-        torch.testing.assert_close(value, 2 * norms[key])
+    torch.testing.assert_close(references(learner.regularizer, "norm"), {key: 2 * norm for key, norm in norms.items()})
     assert all(torch.equal(v, weights[key]) for key, v in references(learner.regularizer, "initial").items())
 
 

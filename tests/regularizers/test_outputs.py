@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import FabricModule, assert_equal_states, disturbed, plain_mlp, refused
 from foreign.expected import bare, made_of
+from test_rescaling import tied
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -204,12 +205,6 @@ def test_feature_rank_survives_a_batch_that_overflows_and_follows_features_of_an
         torch.testing.assert_close(value, s[0].square(), rtol=0.05, atol=0)
 
 
-def tied():
-    table, out = nn.Embedding(9, 4), nn.Linear(4, 9, bias=False)
-    out.weight = table.weight
-    return made_of(lambda net, i: net.out(net.body(net.table(i)).relu()), table=table, body=nn.Linear(4, 4), out=out)
-
-
 def test_feature_rank_takes_a_head_that_is_called_by_keyword():
     net = made_of(lambda net, x: net.h(input=net.a(x).relu()), a=nn.Linear(5, 4), h=nn.Linear(4, 3))
     assert make_regularizer("feature_rank", net, example=(X,)).penalty(net, X) > 0
@@ -218,7 +213,7 @@ def test_feature_rank_takes_a_head_that_is_called_by_keyword():
 @pytest.mark.parametrize(("net", "example", "says"), [
     (nn.LSTM(5, 5), X, "feature_rank"),
     (made_of(lambda net, x: net.first(x) @ net.out, first=nn.Linear(5, 4), out=bare(4, 2)), X, "'out'"),
-    (tied(), torch.arange(6), "FeatureRank"),
+    (tied(nn.Identity()), torch.arange(6), "FeatureRank"),
 ])  # fmt: skip
 def test_feature_rank_refuses_a_head_that_is_no_linear_module_or_tied(net, example, says):
     refused(lambda: make_regularizer("feature_rank", net, example=(example,)), says, error=ValueError)

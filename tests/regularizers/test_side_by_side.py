@@ -65,8 +65,7 @@ def test_it_traces_whole_and_gives_what_eager_gives():
 
         run = torch.compile(step, fullgraph=True, backend="eager") if compiled else step
         results.append([*(run().detach().clone() for _ in range(3)), *(p.detach() for p in net.parameters())])
-    for eager, traced in zip(*results, strict=True):
-        torch.testing.assert_close(eager, traced, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-7)
 
 
 def test_inside_one_another_they_see_their_own_runs_of_every_tensor_of_the_inputs():

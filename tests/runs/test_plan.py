@@ -1,13 +1,12 @@
 """Lists among the settings: what they train side by side, how runs are named, and that each is as it would be alone."""
 
-import csv
 import math
 import re
 
 import folders
 import pytest
 from conftest import StopAfter, once, refused
-from folders import go, resume
+from folders import go, resume, rows
 
 from rl_plasticity import supervised, train
 from rl_plasticity.configs.commands import Supervised, Train, period
@@ -28,8 +27,7 @@ DIGITS += ["device=cpu", "compile=false", "threads=1", "log_every_updates=2"]
 
 def run(module, arguments, out):
     folder = go(module.command, once([*arguments, f"out={out}"]))
-    with (folder / "metrics.csv").open() as file:
-        return {(r["run"], r["step"], r["name"]): float(r["value"]) for r in csv.DictReader(file)}
+    return {(r["run"], r["step"], r["name"]): float(r["value"]) for r in rows(folder)}
 
 
 def names(*arguments, kind=Train):

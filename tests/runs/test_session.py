@@ -1,6 +1,7 @@
 import os
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 from conftest import StopAfter, files, once, refused
@@ -22,13 +23,6 @@ from rl_plasticity.runs.session import StopSignal
 from rl_plasticity.train import command
 
 
-class Nothing:
-    is_stacked = True
-
-    def close(self):
-        pass
-
-
 def command_whose_loop(outcome):
     def loop(session, built):
         assert is_held(session.folder)
@@ -37,8 +31,8 @@ def command_whose_loop(outcome):
             raise outcome
         return outcome
 
-    trained = lambda built, s, plan: None  # noqa: E731
-    return Command(Train, lambda s, plan: Nothing(), loop, lambda s, built: (0, "no steps"), trained)
+    nothing = SimpleNamespace(is_stacked=True, close=lambda: None)
+    return Command(Train, lambda *_: nothing, loop, lambda *_: (0, "no steps"), lambda *_: None)
 
 
 @pytest.mark.parametrize(("outcome", "status", "entry"), [

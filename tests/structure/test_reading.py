@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
-from conftest import refused
+from conftest import disturbed, refused
 from foreign.adapters import lora
 from foreign.expected import frozen, made_of, mlp, vectors
+from test_structure import update
 from torch import nn
 
 from rl_plasticity.errors import SettingsError
@@ -102,18 +103,12 @@ def test_parameters_of_torch_s_modules_that_are_to_be_ignored_are_left_alone_by_
         regularizer = make_regularizer(name, net, example=example, roles=roles, **IN_ONE_STEP.get(name, {}))
         changed[roles is None] = set()
         for _ in range(3):
+            disturbed(net, 0.5).zero_grad()
             with torch.no_grad():
-                for p in net.parameters():
-                    p.grad = None
-                    p.copy_(1.5 * p + 0.1 * torch.randn_like(p))
                 net[0].bias[0] = net[2].bias[0] = -99.0  # units that never fire
                 net[3].weight[0] = net[3].bias[0] = 0.0
             before = {n: p.detach().clone() for n, p in net.named_parameters()}
-            penalty = regularizer.penalty(net, (torch.randn(5, 4),))
-            if penalty.requires_grad:
-                penalty.sum().backward()
-            regularizer.observe_(net, {n: torch.ones_like(p) for n, p in net.named_parameters()})
-            regularizer.project_(net, *regularizer.given_lr(1.0))
+            update(regularizer, net, torch.randn(5, 4))
             for n, p in net.named_parameters():
                 if (p.grad is not None and p.grad.any()) or not torch.equal(p, before[n]):
                     changed[roles is None].add(n)

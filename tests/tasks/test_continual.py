@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import nothing_drawn, refused
+from conftest import assert_equal_states, nothing_drawn, refused
 
 from rl_plasticity.settings import settings_of
 from rl_plasticity.tasks import TASKS, Data, DataError, batch, load
@@ -32,11 +32,6 @@ def tensors(task):
     return parts + ([] if task.pixels is None else [task.pixels])
 
 
-def equal(one, other):
-    pairs = list(zip(tensors(one), tensors(other), strict=True))
-    return all(torch.equal(a, b) for a, b in pairs)
-
-
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_depends_on_the_seed_and_the_index_alone(name, data):
     sequence = TASKS[name](data, SEEDS)
@@ -45,9 +40,8 @@ def test_a_task_depends_on_the_seed_and_the_index_alone(name, data):
     for index in {last, last // 2, 0}:  # not in order, and none before it
         task, again, single = sequence.task(index), TASKS[name](data, SEEDS).task(index), alone.task(index)
         assert task.index == index
-        assert equal(task, again)
-        for many, one in zip(tensors(task), tensors(single), strict=True):
-            assert torch.equal(many[1:2], one)
+        assert_equal_states(tensors(task), tensors(again))
+        assert_equal_states([many[1:2] for many in tensors(task)], tensors(single))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -56,7 +50,7 @@ def test_global_random_states_are_neither_used_nor_changed(name, data):
     with nothing_drawn():
         again = TASKS[name](data, SEEDS).task(0)
         batch(again, data, torch.zeros(3, 2, dtype=torch.int64))
-    assert equal(first, again)
+    assert_equal_states(tensors(first), tensors(again))
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -120,11 +114,7 @@ def test_permuted_images_hold_the_same_pixels_in_the_run_s_order(data):
     x, y = batch(task, data, index)
     assert x.shape == (3, 2, 2, 3, 4)
     for run in range(3):
-        for i in range(2):
-            for channel in range(2):
-                original = data.train_x[index[run, i], channel].flatten()
-                expected = torch.tensor([original[p] for p in task.pixels[run]]).view(3, 4)
-                assert torch.equal(x[run, i, channel], expected)
+        assert torch.equal(x[run].flatten(-2), data.train_x[index[run]].flatten(-2)[..., task.pixels[run]])
     assert torch.equal(y, data.train_y[index])
     test_x, _ = batch(task, data, index % 50, "test")
     assert torch.equal(test_x[0, 1, 0].flatten(), data.test_x[5, 0].flatten()[task.pixels[0]])
@@ -217,11 +207,9 @@ def test_a_batch_holds_each_run_s_own_images_and_labels(data):
     index = torch.tensor([[0, 3, 3], [8, 2, 1], [5, 0, 7]])
     x, y = batch(task, data, index)
     assert x.shape == (3, 3, 2, 3, 4)
-    for run in range(3):
-        for i in range(3):
-            row = task.rows[run, index[run, i]]
-            assert torch.equal(x[run, i], data.train_x[row])
-            assert y[run, i] == data.train_y[row]
+    rows = torch.stack([of_run[at] for of_run, at in zip(task.rows, index, strict=True)])
+    assert torch.equal(x, data.train_x[rows])
+    assert torch.equal(y, data.train_y[rows])
     x, y = batch(task, data, index, "validation")
     assert torch.equal(x[1], data.validation_x[index[1]])
     assert torch.equal(y[1], data.validation_y[index[1]])

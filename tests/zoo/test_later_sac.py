@@ -155,8 +155,8 @@ def test_updates_with_later_ingredients_equal_the_reference_for_every_run(name):
         pairs += zip(agent.critic.net.critics, reference.critics, strict=True)
         pairs += zip(agent.critic_target.critics, reference.targets, strict=True)
         for ours, theirs in pairs:
-            for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
-                torch.testing.assert_close(p[run], q, rtol=1e-7, atol=1e-9)
+            found = [p[run] for p in ours.parameters()]
+            torch.testing.assert_close(found, [*theirs.parameters()], rtol=1e-7, atol=1e-9)
     if name == "falling rate":
         assert agent.critic.optimizer.lr.item() == pytest.approx(1e-4)  # at its end
 
