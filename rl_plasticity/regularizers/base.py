@@ -137,6 +137,8 @@ class Regularizer(nn.Module):
     def penalty(self, net: nn.Module, inputs: Example | None = None) -> Tensor:
         """The term ``[*runs]`` to add to the loss.
 
+        Call it once for each update: some methods go on with their state here, as `spectral` with its power iteration.
+
         Args:
             inputs: what the network was called with for the loss; needed if the regularizer `looks_at_data`. A tensor,
                 a tuple of arguments, or a mapping.
