@@ -107,9 +107,12 @@ class Regularizer(nn.Module):
     coef: Tensor
     updates: Tensor
 
+    # A method's constructor takes its own settings, and passes ``net, coef`` on: ``Spectral(net, coef=1e-4, k=2)``. Two
+    # things go past it. What it was given is kept here, for `grown` to call it again. And the structure that
+    # ``make_regularizer("spectral", net, example=x)`` has read is set between this and `__init__`, by `made`.
     def __new__(cls, *arguments: Any, **settings: Any) -> "Regularizer":
         regularizer = super().__new__(cls)
-        regularizer.__dict__["made_with"] = arguments[1:], {k: v for k, v in settings.items() if k != "net"}
+        regularizer.made_with = arguments[1:], {k: v for k, v in settings.items() if k != "net"}
         return regularizer
 
     @checked
@@ -117,8 +120,7 @@ class Regularizer(nn.Module):
         super().__init__()
         if self._has("data_penalty", "rebase_", "recapture_", "follow_"):
             self._refuse_earlier_hook()
-        # `make_regularizer` sets the structure before it calls the constructor, so that no method has to pass it on.
-        structure = structure or self.__dict__.get("structure") or read(net)
+        structure = structure or getattr(self, "structure", None) or read(net)
         self.structure = structure
         self.layers = structure.layers
         self.runs = runs_of(net)
@@ -647,9 +649,9 @@ def penalty_of(regularizer: Regularizer, net: nn.Module, inputs: Example | None 
 def made(
     kind: type[Regularizer], structure: Structure | None, net: nn.Module, *given: Any, **settings: Any
 ) -> Regularizer:
-    """A regularizer of this kind that finds the `structure` of `net` known, see its base class's constructor."""
+    """``kind(net, *given, **settings)``, where the base class's constructor finds this structure: see `__new__`."""
     regularizer = kind.__new__(kind, net, *given, **settings)
-    regularizer.__dict__["structure"] = structure
+    regularizer.structure = structure
     kind.__init__(regularizer, net, *given, **settings)
     if structure is not None:
         regularizer.structure = replace(structure, example=None)  # no longer needed
