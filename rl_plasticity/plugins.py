@@ -157,7 +157,9 @@ def load_one(module: str, asked: str) -> None:
         if isinstance(error, ModuleNotFoundError) and error.name == module:  # and not one that it imports itself
             close = closest(module, [path.stem for path in Path.cwd().glob("*.py")])
             hint = f"; did you mean {close!r}?" if close else ""
-            raise SettingsError(f"{asked}: there is no module {module!r} in {Path.cwd()} or installed{hint}") from error
+            raise SettingsError(
+                f"{asked}: there is no module {module!r} in {Path.cwd()}, on PYTHONPATH or installed{hint}"
+            ) from error
         raise SettingsError(f"{asked}: cannot import {module!r}: {first_line(error)}") from error
     _keep_source(module)
     if module not in loaded:

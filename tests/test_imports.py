@@ -78,6 +78,7 @@ def test_no_two_modules_import_each_other_however_far_around():
 
 
 OUTSIDE = [path for folder in ("papers", "rl_plasticity_zoo") for path in sorted((ROOT / folder).rglob("*.py"))]
+OUTSIDE += [ROOT / "examples" / f"{plug}.py" for plug in ("altnet", "nuclear_norm", "td3")]
 
 
 def promised():
@@ -111,7 +112,7 @@ def asked_of_the_package(path):
 
 
 @pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_papers_and_zoo_use_what_the_package_promises_to_everybody(path):
+def test_papers_zoo_and_plugs_use_what_the_package_promises_to_everybody(path):
     public = promised() | {"rl_plasticity": {*rl_plasticity.__all__}}
     for module in ("rl_plasticity.metrics", "rl_plasticity.metrics.statistics"):
         public[module] = {*vars(importlib.import_module(module))}
