@@ -371,7 +371,7 @@ class Empty(torch.nn.Module):
 
 @pytest.mark.parametrize(
     ("kind", "names"),
-    [(Unordered, ["noise", "[2, 0, 1]"]), (Closed, ["'device'"]), (Empty, ["discount, ", ", restart_, streams, "])],
+    [(Unordered, ["noise", "[2, 0, 1]"]), (Closed, ["'device'"]), (Empty, ["act, ", ", restart_, ", ", streams"])],
 )
 def test_an_agent_that_is_not_as_the_commands_need_it_is_refused_before_anything_is_written(kind, names):
     AGENTS["faulty"] = kind

@@ -210,8 +210,7 @@ class Probe(nn.Module):
 
     def features(self) -> dict[str, Tensor]:
         """Metrics of the activations of the hidden units, after the non-linearity."""
-        named = zip([unit.name for unit in self.units], self._features(), strict=True)
-        features = dict(named)
+        features = dict(zip([unit.name for unit in self.units], self._features(), strict=True))
         values = _measured(OfFeatures, {name: (a, singular_values(a)) for name, a in features.items()})
         if self._bounds:
             saturated = {name: saturated_fraction(features[name], *bounds) for name, bounds in self._bounds.items()}

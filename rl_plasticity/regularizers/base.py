@@ -120,9 +120,8 @@ class Regularizer(nn.Module):
         super().__init__()
         if self._has("data_penalty", "rebase_", "recapture_", "follow_"):
             self._refuse_earlier_hook()
-        structure = structure or getattr(self, "structure", None) or read(net)
-        self.structure = structure
-        self.layers = structure.layers
+        self.structure = structure or getattr(self, "structure", None) or read(net)
+        self.layers = self.structure.layers
         self.runs = runs_of(net)
         self.shapes = {n: p.shape[len(self.runs) :] for n, p in unwrapped(net).named_parameters()}  # of one run
         self.frozen = [name for name, p in unwrapped(net).named_parameters() if not p.requires_grad]
@@ -300,8 +299,7 @@ class Regularizer(nn.Module):
     @property
     def keeps_reference(self) -> bool:
         """Whether it captures values of earlier weights, which `restart_from_` can replace."""
-        captures = bool(self.captures) or self._has("capture")
-        return captures or any(part.keeps_reference for part, _ in self.made_of())
+        return bool(self.captures) or self._has("capture") or any(part.keeps_reference for part, _ in self.made_of())
 
     # --- what a method overrides ----------------------------------------------------------------------------------
 

@@ -28,8 +28,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
         SettingsError: the agent takes discrete actions and these are continuous, or the other way round; or it lacks
             what `Agent` lists.
     """
-    kind = AGENTS[s.agent.name]
-    seeds = derived(plan.seeds, AGENT)
+    kind, seeds = AGENTS[s.agent.name], derived(plan.seeds, AGENT)
     is_discrete = spaces.num_actions is not None
     if getattr(kind, "takes_discrete_actions", False) is not is_discrete:
         needed, fitting = ("discrete", "dqn") if is_discrete else ("continuous", "sac")
@@ -45,8 +44,8 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     except TypeError as error:
         raise SettingsError(f"agent={s.agent.name} {error}: see agents/base.py for what it is called with") from error
     agent: Agent = kind(*given.args, **given.kwargs)
-    members = sorted({*dir(Agent), *Agent.__annotations__})
-    if lacking := [name for name in members if not name.startswith("_") and not hasattr(agent, name)]:
+    lacking = [n for n in (*dir(Agent), *Agent.__annotations__) if not n.startswith("_") and not hasattr(agent, n)]
+    if lacking:
         raise SettingsError(f"agent={s.agent.name} has no {', '.join(lacking)}: see agents/base.py")
     # No updates take no random numbers. A draw of `streams` begins with the runs axis, whatever it is of.
     if (shape := agent.noise(0, 1).shape)[0]:
@@ -57,8 +56,8 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
 
 def make_buffer(s: Train, agent: Agent, runs: int, spaces: Spaces) -> ReplayBuffer:
     """The empty replay buffer of these agents, of all runs."""
-    capacity, sizes = min(s.buffer_size, s.total_env_steps), (spaces.obs_dim, spaces.act_dim)
-    return ReplayBuffer(runs, capacity, *sizes, agent.discount, s.device, spaces.levels)
+    capacity = min(s.buffer_size, s.total_env_steps)
+    return ReplayBuffer(runs, capacity, spaces.obs_dim, spaces.act_dim, agent.discount, s.device, spaces.levels)
 
 
 def rows_together(s: Train) -> int:

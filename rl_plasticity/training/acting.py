@@ -97,9 +97,8 @@ class AgentUpdates(Updates[Any]):
         some: Callable[[slice], Agent],
     ) -> None:
         self.s = s = session.settings
-        chosen = session.plan.interventions
         periods = probing.every, probing.diagnose_every
-        super().__init__(session, agent, agent.learners, agent.losses, chosen, some, *periods)
+        super().__init__(session, agent, agent.learners, agent.losses, session.plan.interventions, some, *periods)
         self.buffer, self.probing = buffer, probing
         quickly = partial(fastest, device=s.device, compiles=bool(s.compile), say=session.say)
         self._updates = self.shares.updates(type(agent).update, quickly)
@@ -236,8 +235,8 @@ class Evaluations:
         if ends_task(s, at.step):
             area = at.task_area / s.env.switch_every_env_steps
             index = np.full(len(returns), task_of(s, at.step))
-            of_task = {"first_return": at.first_return, "return": returns, "area": area, "index": index}
-            self.session.log({f"task/{name}": value for name, value in of_task.items()})
+            of_task = {"task/first_return": at.first_return, "task/return": returns, "task/area": area}
+            self.session.log({**of_task, "task/index": index})
             self.session.results.flush()
         if another_follows:
             at.first_return, at.task_area = following, torch.zeros_like(at.task_area)
