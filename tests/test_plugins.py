@@ -359,19 +359,13 @@ class Unordered(SAC):
         return self.streams.normal(updates, 1)
 
 
-class Closed(SAC):
-    def __init__(self, *given, boldness=1.5):
-        super().__init__(*given)
-
-
-class Empty(torch.nn.Module):
-    def __init__(self, *given, **settings):
-        super().__init__()
-
-
 @pytest.mark.parametrize(
     ("kind", "names"),
-    [(Unordered, ["noise", "[2, 0, 1]"]), (Closed, ["'device'"]), (Empty, ["act, ", ", restart_, ", ", streams"])],
+    [
+        (Unordered, ["noise", "[2, 0, 1]"]),
+        (lambda *given, boldness=1.5: SAC(*given), ["'device'"]),
+        (lambda *given, **settings: torch.nn.Module(), ["act, ", ", restart_, ", ", streams"]),
+    ],
 )
 def test_an_agent_that_is_not_as_the_commands_need_it_is_refused_before_anything_is_written(kind, names):
     AGENTS["faulty"] = kind
