@@ -18,7 +18,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -52,24 +52,18 @@ class Written(Exception):
 def answer_for_a_gpu() -> None:
     """Let torch's questions about the device be answered as on one H100, which is never used."""
 
-    @contextlib.contextmanager
-    def nothing(*_: Any, **__: Any) -> Iterator[None]:
-        yield
-
     answers: dict[str, Any] = {"current_device": 0, "device_count": 1, "get_device_properties": CHIP}
     answers |= {"get_device_capability": (9, 0), "is_bf16_supported": True, "synchronize": None, "_lazy_init": None}
-    answers |= {"set_device": None}
-    answers |= {"get_rng_state": torch.zeros(16, dtype=torch.uint8), "set_rng_state": None}
+    answers |= {"set_device": None, "get_rng_state": torch.zeros(16, dtype=torch.uint8), "set_rng_state": None}
     of_interface = {**answers, "is_available": True, "get_compute_capability": 90, "is_triton_capable": True}
     of_interface |= {"raise_if_triton_unavailable": None, "get_raw_stream": 0}
     interface: Any = device_interface.CudaInterface
     of_worker = {"get_device_properties": CHIP, "current_device": 0}
     for owner, given in ((torch.cuda, answers), (interface, of_interface), (interface.Worker, of_worker)):
         for name, value in given.items():
-            setattr(owner, name, staticmethod(lambda *_, value=value, **__: value) if isinstance(owner, type) else
-                    lambda *_, value=value, **__: value)  # fmt: skip
+            setattr(owner, name, staticmethod(lambda *_, value=value, **__: value))
     for owner, name in ((torch.cuda, "device"), (torch.cuda, "_DeviceGuard"), (interface, "device")):
-        setattr(owner, name, nothing)
+        setattr(owner, name, contextlib.nullcontext)
     for module in [*sys.modules.values()]:
         if getattr(module, "__name__", "").startswith(("torch._inductor", "torch.utils._triton")):
             for name in {"has_triton", "has_triton_package"} & {*vars(module)}:
