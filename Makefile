@@ -42,7 +42,7 @@ test-integrations: $(STAMP)
 	$(BIN)/python -m pytest -n auto tests/integrations tests/learning/test_kept.py
 
 wheel: $(STAMP)
-	$(BIN)/python scripts/check_wheel.py $(WHEEL_ARGS)
+	$(BIN)/python scripts/check_wheel.py
 
 test-gpu:
 	$(GPU_PYTHON) scripts/check_gpu.py
