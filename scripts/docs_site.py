@@ -234,8 +234,7 @@ def modules(module: Any) -> Iterator[Any]:
 
 def first_paragraph(described: Any) -> str:
     """That of an object's docstring."""
-    text: str = described.docstring.value
-    return text.partition("\n\n")[0]
+    return str(described.docstring.value).partition("\n\n")[0]
 
 
 def index(package: Any, public: dict[str, str]) -> str:

@@ -197,11 +197,9 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     given = make_given(np.random.default_rng(0))
     methods = REGULARIZERS | INTERVENTIONS
-    made: dict[str, Tensor] = {}
-    for method, settings in methods.items():
-        made |= expected(method, settings, given)
+    every = [expected(method, settings, given) for method, settings in methods.items()]
     save_file(given, FOLDER / "given.safetensors")
-    save_file({name: t.contiguous() for name, t in made.items()}, FOLDER / "expected.safetensors")
+    save_file({name: t.contiguous() for made in every for name, t in made.items()}, FOLDER / "expected.safetensors")
     index = {
         method: {
             "kind": "regularizer" if method in REGULARIZERS else "intervention",

@@ -63,7 +63,7 @@ COLUMNS += ["batches", "batches_verdict", *SYMPTOMS]
 VERDICTS = ("plastic", "not detectable", "losing", "lost")
 
 
-def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[str, Any]]:
+def rows_of(group: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train the group's runs, and diagnose them at the end of each task but the last."""
     found: list[dict[str, Any]] = []
 
@@ -86,7 +86,7 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
             found.append({"group": group, "run": str(name), "task": index} | numbers(of_drawn, of_own))
 
     with TemporaryDirectory() as folder:
-        given = {"preset": "demo", "seeds": seeds, "measure_every_updates": 0, **settings}
+        given = {"preset": "demo", "seeds": 2, "measure_every_updates": 0, **settings}
         run = supervised.run(out=f"{folder}/run", on_step=on_step, **given)
         accuracy = {str(name): curves["task/train_accuracy"].values for name, curves in run.metrics().items()}
     for row in found:
@@ -94,7 +94,7 @@ def rows_of(group: str, settings: Mapping[str, Any], seeds: int) -> list[dict[st
     return found
 
 
-def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
+def rows_of_critics() -> Iterator[dict[str, Any]]:
     """Train the agents of the study rl/continual-cartpole, and diagnose their critics at the end of each task."""
     for method, settings in METHODS.items():
         states: list[Any] = []
@@ -106,7 +106,7 @@ def rows_of_critics(seeds: int) -> Iterator[dict[str, Any]]:
 
         with TemporaryDirectory() as folder:
             agent = AGENT | {"epsilon_end": 0.05, "layer_norm": method == "LayerNorm"}
-            given = {**AGENTS, "agent": agent, "seeds": seeds, "measure_every_updates": 0, **settings}
+            given = {**AGENTS, "agent": agent, "seeds": 2, "measure_every_updates": 0, **settings}
             run = train.run(out=f"{folder}/run", on_step=on_step, **given)
             returns = {str(name): curves["task/return"].values for name, curves in run.metrics().items()}
             with closing(OfAgents(run, "cpu", 0)) as source:
@@ -160,17 +160,14 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--only", choices=[*GROUPS, CRITICS], help="one group, added to the file")
-    a = parser.parse_args()
-    if a.only or not a.out.exists():
-        with a.out.open("a", newline="", buffering=1) as file:
+    out = parser.parse_args().out
+    if not out.exists():
+        with out.open("w", newline="", buffering=1) as file:
             writer = csv.DictWriter(file, COLUMNS)
-            if not file.tell():
-                writer.writeheader()
+            writer.writeheader()
             for name, settings in GROUPS.items():
-                writer.writerows(rows_of(name, settings, a.seeds) if a.only in (None, name) else ())
-            writer.writerows(rows_of_critics(a.seeds) if a.only in (None, CRITICS) else ())
-    with a.out.open(newline="") as file:
+                writer.writerows(rows_of(name, settings))
+            writer.writerows(rows_of_critics())
+    with out.open(newline="") as file:
         found = [*csv.DictReader(file)]
     show(found)

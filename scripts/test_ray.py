@@ -34,8 +34,6 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    print(f"two nodes at {cluster.address}", flush=True)
-
     here = ("launcher=ray", f"launcher.address={cluster.address}")
     refused = sweep(faulty, *here, "launcher.num_gpus=1")
     assert refused.wait(60) == 2, "a GPU that no node has must be refused"
@@ -46,7 +44,6 @@ def main() -> None:
         assert process.poll() is None, "the sweep ended before the node was killed"
         time.sleep(0.2)
     cluster.remove_node(second, allow_graceful=False)
-    print("one node killed", flush=True)
     status = process.wait()
     cluster.shutdown()
 
