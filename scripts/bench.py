@@ -33,7 +33,7 @@ import timeit
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,7 +51,6 @@ from rl_plasticity.regularizers import REGULARIZERS, make_regularizer
 SIZES = {"cheetah-run": (17, 6), "quadruped-run": (78, 12), "dog-run": (223, 38)}  # obs_dim, act_dim
 GROUP, BATCH, FILLED = 16, 256, 10_000
 Options = argparse.Namespace
-A = TypeVar("A", bound=Agent)
 
 
 class Timed(NamedTuple):
@@ -125,21 +124,21 @@ def quicker(a: Tensor, b: Tensor) -> Callable[[], Tensor]:
     return min(kernels, key=lambda call: min(timeit.repeat(call, number=10, repeat=10)))
 
 
-def on_this_machine(agent: A) -> A:
+def on_this_machine(agent: Any) -> Any:
     """The agent with the products that a run would choose."""
     use_onednn_(agent, onednn_pays_from())
     return agent
 
 
-def filled_buffer(runs: int, obs_dim: int, act_dim: int) -> ReplayBuffer:
-    """Random transitions; an episode is truncated after every 1000."""
+def filled_buffer(runs: int, obs_dim: int, act_dim: int, actions: int = 0) -> ReplayBuffer:
+    """Random transitions, of so many actions or of any; an episode is truncated after every 1000."""
     buffer = ReplayBuffer(runs, FILLED, obs_dim, act_dim)
     buffer.start(torch.randn(runs, obs_dim))
     no, yes = np.zeros(runs, np.bool_), np.ones(runs, np.bool_)
     for i in range(FILLED):
-        obs = torch.randn(runs, obs_dim).numpy()
-        reward = torch.rand(runs).numpy()
-        buffer.add(torch.rand(runs, act_dim) * 2 - 1, Step(obs, reward, no, yes if i % 1000 == 999 else no, obs))
+        obs, reward = torch.randn(runs, obs_dim).numpy(), torch.rand(runs).numpy()
+        act = torch.randint(actions, (runs, 1)).float() if actions else torch.rand(runs, act_dim) * 2 - 1
+        buffer.add(act, Step(obs, reward, no, yes if i % 1000 == 999 else no, obs))
     return buffer
 
 
@@ -173,26 +172,24 @@ def of_updates(o: Options) -> None:
 
 
 def of_peers(o: Options) -> None:
+    import gymnasium as gym
+
+    def peer(library: str, policy: dict[str, Any]) -> Timed:
+        model = filled_peer(__import__(library).SAC, *boxes, policy, batch_size=BATCH)
+        return Timed(partial(model.train, GROUP, BATCH), GROUP)
+
     for size in o.sizes:
+        boxes = [gym.spaces.Box(-most, most, (n,)) for most, n in zip((math.inf, 1.0), SIZES[size], strict=True)]
         buffer, timed = filled_buffer(1, *SIZES[size]), {"floor": multiplying(products(1, *SIZES[size]))}
         for critics, norm in itertools.product((1, 2), (True, False)):
             what = f"{critics} critics, {'LayerNorm' if norm else 'none'}"
             agent = on_this_machine(SAC(*SIZES[size], [0], num_critics=critics, layer_norm=norm))
             timed[f"ours, {what}"] = updates(agent, compiled(agent.update), buffer)
             policy = {"net_arch": [256, 256], "n_critics": critics}
-            timed[f"SBX, {what}"] = peer("sbx", *SIZES[size], policy | {"layer_norm": norm})
+            timed[f"SBX, {what}"] = peer("sbx", policy | {"layer_norm": norm})
             if not norm:  # which Stable-Baselines3 has not
-                timed[f"SB3, {what}"] = peer("stable_baselines3", *SIZES[size], policy)
+                timed[f"SB3, {what}"] = peer("stable_baselines3", policy)
         report(size, timed, [name for name in timed if name.startswith("ours")], o)
-
-
-def peer(library: str, obs_dim: int, act_dim: int, policy: dict[str, Any]) -> Timed:
-    """Updates of another library's agent by its own ``train``, from its own filled buffer."""
-    import gymnasium as gym
-
-    boxes = gym.spaces.Box(-np.inf, np.inf, (obs_dim,), np.float32), gym.spaces.Box(-1, 1, (act_dim,), np.float32)
-    model = filled_peer(__import__(library).SAC, *boxes, policy, batch_size=BATCH)
-    return Timed(partial(model.train, GROUP, BATCH), GROUP)
 
 
 def filled_peer(kind: Any, obs_space: Any, act_space: Any, policy: dict[str, Any], **settings: Any) -> Any:
@@ -227,12 +224,7 @@ def of_dqn(o: Options) -> None:
         timed = {}
         for runs in o.runs:
             agent = on_this_machine(DQN(shape, actions, range(runs), **settings))
-            buffer = ReplayBuffer(runs, FILLED, math.prod(shape), 1, agent.discount)
-            buffer.start(torch.zeros(runs, math.prod(shape)))
-            no = np.zeros(runs, np.bool_)
-            for _ in range(FILLED):
-                obs, reward = (torch.rand(runs, math.prod(shape)) < 0.1).float().numpy(), torch.rand(runs).numpy()
-                buffer.add(torch.randint(actions, (runs, 1)).float(), Step(obs, reward, no, no, obs))
+            buffer = filled_buffer(runs, math.prod(shape), 1, actions)
             timed[f"ours, {runs} runs"] = updates(agent, compiled(agent.update), buffer, batch)
         timed |= {"SB3": sb3_dqn(shape, actions, batch), "plain torch": plain_dqn(shape, actions, batch)}
         timed["floor"] = multiplying([*dqn_products(network_of(shape, actions), shape, batch)])
@@ -331,28 +323,13 @@ def of_regularizers(o: Options) -> None:
         report(f"cheetah-run, {runs} runs", timed, ["none"], o)
 
 
-class Block(nn.Module):
-    """Causal attention and an MLP, each behind a LayerNorm."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.qkv(self.norm1(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norm2(x))
-
-
 def of_attached(o: Options) -> None:
     from rl_plasticity import attach
     from rl_plasticity.networks import make_network
 
-    blocks = (Block(128) for _ in range(4))
-    gpt = nn.Sequential(nn.Embedding(65, 128), *blocks, nn.LayerNorm(128), nn.Linear(128, 65))
+    of_gpt = partial(nn.TransformerEncoderLayer, 128, 4, 512, 0.0, batch_first=True, norm_first=True)
+    layers = (of_gpt(activation=nn.ReLU()) for _ in range(4))
+    gpt = nn.Sequential(nn.Embedding(65, 128), *layers, nn.LayerNorm(128), nn.Linear(128, 65))
     tokens, images, labels = torch.randint(65, (8, 64)), torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
     resnet = make_network("resnet18", (3, 32, 32), 10, [0])
     for kind, first, x, y in (("GPT", gpt, tokens, tokens), ("ResNet-18", resnet, images, labels)):
@@ -360,7 +337,7 @@ def of_attached(o: Options) -> None:
         for name in dict.fromkeys(["none", *(o.reg if o.reg != ["none"] else REGULARIZERS)]):
             net = copy.deepcopy(first)
             optimizer = torch.optim.Adam(net.parameters())
-            attach(name, optimizer, net, **{"coef": 0.1} if name == "churn" else {})
+            attach(name, optimizer, net, example=x, **{"coef": 0.1} if name == "churn" else {})
 
             def step(net: nn.Module = net, optimizer: Any = optimizer, x: Tensor = x, y: Tensor = y) -> None:
                 optimizer.zero_grad()
@@ -382,21 +359,20 @@ def of_supervised(o: Options) -> None:
     clock = time.process_time if o.threads == 1 else time.perf_counter
     print(f"epochs of preset=demo beside plain torch's, {o.threads} threads, {processor()}")
     for compile_, seeds in ((False, 1), (True, 1), (True, 5)):
-        theirs, ours, plain, ended = plain_epochs(load("digits")), [], [], [0.0]
+        theirs, marks = plain_epochs(load("digits")), list[float]()
 
-        def turn(session: Any, theirs=theirs, ours=ours, plain=plain, ended=ended) -> None:  # type: ignore[no-untyped-def]
-            ours.append(clock() - ended[0])
-            start = clock()
+        def turn(session: Any, theirs: Iterator[None] = theirs, marks: list[float] = marks) -> None:
+            marks.append(clock())
             next(theirs)
-            plain.append(clock() - start)
-            ended[0] = clock()
+            marks.append(clock())
 
         often = {"eval_every_epochs": 10**6, "checkpoint_every_epochs": 10**6, "epochs_per_task": o.rounds + 4}
         settings = {"preset": "demo", "num_tasks": 1, "measure_every_updates": 0, "device": "cpu", **often}
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
             more = {"compile": compile_, "seeds": seeds, "threads": o.threads}
             supervised.run(on_step=turn, out=f"{folder}/run", **settings, **more)
-        times = ratio([seeds * t for t in plain[2:-1]], ours[2:-1])
+        spans = np.diff(marks)
+        times = ratio(seeds * spans[4:-2:2], spans[3:-2:2])  # of an epoch, and of one of ours before it
         print(f"compile={compile_}, {seeds} runs: {times} times plain torch", flush=True)
 
 
@@ -432,10 +408,9 @@ def watching(agent: Agent, batch: Batch, noise: Tensor) -> dict[str, Callable[[]
 
 
 def of_measuring(o: Options) -> None:
-    agent, shape = on_this_machine(SAC(17, 6, [0], partial(make_regularizer, "spectral"))), (1, PROBE_SIZE)
-    obs, next_obs, act = torch.randn(*shape, 17), torch.randn(*shape, 17), torch.rand(*shape, 6) * 2 - 1
-    batch, noise = Batch(obs, act, torch.rand(shape), next_obs, torch.full(shape, 0.99)), agent.noise(1, PROBE_SIZE)[0]
-    timed = {"update": updates(agent, compiled(agent.update), filled_buffer(1, 17, 6))}
+    agent, buffer = on_this_machine(SAC(17, 6, [0], partial(make_regularizer, "spectral"))), filled_buffer(1, 17, 6)
+    batch, noise = buffer.sample(torch.arange(PROBE_SIZE).unsqueeze(0)), agent.noise(1, PROBE_SIZE)[0]
+    timed = {"update": updates(agent, compiled(agent.update), buffer)}
     timed |= {name: Timed(call, 1) for name, call in watching(agent, batch, noise).items()}
     report("cheetah-run", timed, ["update"], o)
 

@@ -13,7 +13,6 @@ import json
 import math
 import os
 import platform
-import statistics
 import sys
 import tempfile
 import time
@@ -203,10 +202,8 @@ def supervised(b: Bounds) -> dict[str, Any]:
     """Plain updates of `cnn_bn`, whose norm layers keep running statistics, against captured ones, also compiled."""
 
     def learner() -> Learner:
-        def make(seeds: Sequence[int]) -> nn.Module:
-            return make_network("cnn_bn", (1, 8, 8), 10, seeds)
-
-        return Learner(make, [0, 1], lambda net: make_regularizer("spectral", net), device=b.device)
+        make = partial(make_network, "cnn_bn", (1, 8, 8), 10)
+        return Learner(make, [0, 1], partial(make_regularizer, "spectral"), device=b.device)
 
     def way(one: Learner) -> Callable[..., dict[str, Tensor]]:
         def update(x: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -256,17 +253,17 @@ def precision(b: Bounds) -> dict[str, Any]:
 # --- how fast -------------------------------------------------------------------------------------------------------
 
 
-def rate(call: Callable[[], object], b: Bounds) -> float:
-    """Calls a second."""
+def rate(call: Callable[[], object], b: Bounds, at_once: int = 10) -> float:
+    """Calls a second, of which so many are waited for together."""
     for _ in range(5):
         call()
     settle(b)
     number, start = 0, time.perf_counter()
     while time.perf_counter() - start < b.seconds:
-        for _ in range(10):
+        for _ in range(at_once):
             call()
         settle(b)
-        number += 10
+        number += at_once
     return number / (time.perf_counter() - start)
 
 
@@ -488,18 +485,7 @@ def loop(b: Bounds) -> dict[str, Any]:
         **watching(agent, batch, noise),
         "a checkpoint of the agent": save,
     }
-    found = {}
-    for name, part in parts.items():
-        part()
-        times = []
-        for _ in range(20 if b.on_gpu else 2):
-            settle(b)
-            start = time.perf_counter()
-            part()
-            settle(b)
-            times.append(time.perf_counter() - start)
-        found[name] = 1e3 * statistics.median(times)
-    return found
+    return {name: 1e3 / rate(part, b, at_once=1) for name, part in parts.items()}
 
 
 def env(b: Bounds) -> dict[str, Any]:
@@ -509,15 +495,11 @@ def env(b: Bounds) -> dict[str, Any]:
     from rl_plasticity.envs import Envs
 
     found: dict[str, Any] = {"cores": os.cpu_count()}
-    number = 300 if b.on_gpu else 10
     for workers in (False, 1, 2, 5, 10) if b.on_gpu else (False, 1):
         envs = Envs("cheetah-run", range(10), workers=workers)
         envs.reset()
-        acts = np.random.default_rng(0).uniform(-1, 1, (number, 10, envs.act_dim)).astype(np.float32)
-        start = time.perf_counter()
-        for act in acts:
-            envs.step(act)
-        found[f"us of a step, {workers or 'no'} workers"] = 1e6 * (time.perf_counter() - start) / number
+        act = np.random.default_rng(0).uniform(-1, 1, (10, envs.act_dim)).astype(np.float32)
+        found[f"us of a step, {workers or 'no'} workers"] = 1e6 / rate(partial(envs.step, act), b)
         envs.close()
     return found
 
@@ -615,15 +597,12 @@ def markdown(report: dict[str, Any]) -> str:
         found = dict(part.get("found", {}))
         if rows := found.pop("rows", []):
             names = list(dict.fromkeys(n for row in rows for n in row))
-            table = [names, ["---"] * len(names), *([_cell(row.get(n, "")) for n in names] for row in rows)]
+            texts = ({n: f"{v:,.2f}" if isinstance(v, float) else str(v) for n, v in row.items()} for row in rows)
+            table = [names, ["---"] * len(names), *([row.get(n, "") for n in names] for row in texts)]
             lines += [*(f"| {' | '.join(cells)} |" for cells in table), ""]
         if found:
             lines += ["```json", json.dumps(found, indent=1), "```", ""]
     return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:,.2f}" if isinstance(value, float) else str(value)
 
 
 def main(arguments: list[str] | None = None) -> int:
