@@ -63,12 +63,18 @@ def resume(folder, stop=None, command=train.command):
     return go(command, [f"resume={folder}"], stop)
 
 
-def goes_on_as_if_never_stopped(arguments, stop, folder, command=train.command, more=()):
-    """The folder of a run that was not stopped: one that was, after so many steps, ends in its bytes and weights."""
+def goes_on_as_if_never_stopped(arguments, folder, *stops, command=train.command, more=()):
+    """The folder of a run that was not stopped: one that was, each time after some steps, ends as it did.
+
+    Args:
+        stops: after how many steps, since the last time.
+        more: what resuming needs.
+    """
     whole, parts = (once([*arguments, f"out={folder / name}"]) for name in ("whole", "parts"))
-    whole, parts = go(command, whole), go(command, parts, StopAfter(stop))
+    whole, parts = go(command, whole), go(command, parts, StopAfter(stops[0]))
     assert len(rows(parts)) < len(rows(whole))
-    go(command, [f"resume={parts}", *more])
+    for stop in (*stops[1:], None):
+        go(command, [f"resume={parts}", *more], StopAfter(stop))
     assert (parts / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     part = "agent" if command is train.command else "learner"
     assert_equal_states(*(checkpoint.load(f / "checkpoints")[part] for f in (whole, parts)))

@@ -70,7 +70,7 @@ def test_an_agent_trains_is_measured_regularized_evaluated_and_compared(tmp_path
 def test_an_agent_of_a_plug_is_reset_and_resumes_bit_for_bit(tmp_path):
     arguments = [*TD3, "reg=[none,wrs]", "reset=[periodic,redo]"]  # all weights, and some units of layers
     arguments += ["reset.periodic.every_updates=4", "reset.redo.every_updates=4", "checkpoint_every_env_steps=24"]
-    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, more=["plugins=[td3]"])
+    whole = goes_on_as_if_never_stopped(arguments, tmp_path, 26, more=["plugins=[td3]"])
     assert checkpoint.load(whole / "checkpoints")["agent"]["updates"] == 10
 
 
@@ -104,7 +104,7 @@ def test_a_td3_run_does_the_same_alone_and_among_others():
 def test_altnet_resumes_bit_for_bit_and_is_measured_and_evaluated(tmp_path):
     arguments = ["plugins=[altnet]", "agent=altnet", *BRIEF, "reset=periodic", "reset.every_updates=4"]
     arguments += ["measure_every_updates=10", "checkpoint_every_env_steps=24"]
-    whole = goes_on_as_if_never_stopped(arguments, 26, tmp_path, more=["plugins=[altnet]"])
+    whole = goes_on_as_if_never_stopped(arguments, tmp_path, 26, more=["plugins=[altnet]"])
     assert checkpoint.load(whole / "checkpoints")["agent"]["acting"].tolist() == [0]  # after two resets
     assert {"critic1/loss", "actor0/dormant"} <= {row["name"] for row in rows(whole)}
     evaluate(RunFolder(whole), Evaluate(device="cpu"))
@@ -133,7 +133,8 @@ def test_the_twins_of_altnet_learn_as_two_agents_on_the_same_batches_and_a_reset
 
 def test_a_regularizer_chains_and_trains_side_by_side_and_resumes_to_the_same_bytes(tmp_path):
     lists = ["plugins=[nuclear_norm]", "reg=[none,nuclear_norm,nuclear_norm+l2]", "reg.nuclear_norm.coef=[1e-4,1e-3]"]
-    whole = goes_on_as_if_never_stopped([*DIGITS, *lists], 2, tmp_path, supervised.command, ["plugins=[nuclear_norm]"])
+    own = {"command": supervised.command, "more": lists[:1]}
+    whole = goes_on_as_if_never_stopped([*DIGITS, *lists], tmp_path, 2, **own)
     last = {row["run"].removesuffix(" seed=0"): float(row["value"]) for row in rows(whole, "net/penalty")}
     weak, strong, _ = kept = [name for name, value in last.items() if value]
     assert kept == [*(f"reg.name=nuclear_norm reg.coef={c}" for c in ("0.0001", "0.001")), "reg.name=nuclear_norm+l2"]
@@ -154,6 +155,7 @@ from typing import Annotated
 import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.envs.classic_control import PendulumEnv
 
 from rl_plasticity import DATA, INTERVENTIONS, METRICS, MLP, NETWORKS, OPTIMIZERS, TASKS, Intervention, Setting
 from rl_plasticity.agents import AGENT_NETWORKS
@@ -200,20 +202,6 @@ class Shifted(TASKS["label_flip"]):
     pass
 
 
-class Wide(gym.Env):
-    observation_space = gym.spaces.Box(-1, 1, (2,), np.float32)
-    action_space = gym.spaces.Box(-2, 2, (1,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
-
-    def step(self, action):
-        self.t += 1
-        return self.np_random.uniform(-1, 1, 2).astype(np.float32), float(-action[0] ** 2), False, self.t == 9, {}
-
-
 INTERVENTIONS["halve"] = Halve
 OPTIMIZERS["signs"] = Signs
 NETWORKS["narrow"] = narrow
@@ -221,7 +209,7 @@ AGENT_NETWORKS["thin"] = thin
 DATA["stripes"] = stripes
 TASKS["shifted"] = Shifted
 METRICS["nuclear"] = OfWeights(lambda matrix, s: s.sum(-1))
-gym.register("Wide-v0", Wide)
+gym.register("Wide-v0", PendulumEnv, max_episode_steps=9)
 """
 EACH = ["plugins=[mine]", "task=shifted", "data=stripes", "net=narrow", "optimizer=signs", "reset=halve"]
 EACH += ["num_tasks=2", "epochs_per_task=2", "batch_size=45", "device=cpu", "threads=1", "measure_every_updates=2"]
@@ -231,7 +219,7 @@ WIDE = [a for a in BRIEF if not a.startswith("env=")]
 
 def test_an_intervention_network_optimizer_task_data_set_and_metric_of_a_plug_are_used_and_resume(tmp_path, module):
     module(ONE_OF_EACH)
-    whole = goes_on_as_if_never_stopped(EACH, 3, tmp_path, supervised.command, ["plugins=[mine]"])
+    whole = goes_on_as_if_never_stopped(EACH, tmp_path, 3, command=supervised.command, more=["plugins=[mine]"])
     settings = RunFolder(whole).settings
     assert settings["net"] == {"name": "narrow", "width": 7, "parametrization": "none"}
     assert (settings["data"]["side"], settings["optimizer"]["shrink"]) == (5, 0.1)
@@ -244,7 +232,7 @@ def test_an_agent_takes_the_network_of_a_plug_with_its_settings_and_resumes(tmp_
     module(ONE_OF_EACH)
     own = [a for a in BRIEF if not a.startswith("agent.")]
     own += ["plugins=[mine]", "agent.network=thin", "agent.width=3"]
-    whole = goes_on_as_if_never_stopped(own, 26, tmp_path, more=["plugins=[mine]"])
+    whole = goes_on_as_if_never_stopped(own, tmp_path, 26, more=["plugins=[mine]"])
     agent = load_agent(whole)
     assert agent.critic.net.critics[0][0].weight.shape[1:] == (4, 4)
     assert agent.actor.net.trunk[0].weight.shape[1:] == (3, 3)

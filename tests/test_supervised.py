@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import StopAfter, assert_equal_states, refused
-from folders import resume, rows, run_supervised
+from conftest import refused
+from folders import goes_on_as_if_never_stopped, rows, run_supervised
 from torch import nn
 
 from rl_plasticity import supervised
@@ -18,7 +18,6 @@ from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS
 from rl_plasticity.networks import PARAMETRIZATIONS, make_network
 from rl_plasticity.regularizers import REGULARIZERS
-from rl_plasticity.runs import checkpoint
 from rl_plasticity.seeding import RunStreams
 from rl_plasticity.supervised import command, updates_after
 from rl_plasticity.tasks import TASKS, Data, load
@@ -197,22 +196,13 @@ def test_a_full_reset_when_all_images_come_is_training_on_all_of_them_from_scrat
     assert after(first) != after(carried_on)
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    return run_supervised([*SMALL, *RESUMED], tmp_path_factory.mktemp("supervised") / "run")
-
-
 RESUMED = ["seeds=2", "reg=spectral+swr", "reset=shrink_perturb", "num_tasks=3", "measure_every_updates=5"]
 RESUMED += ["checkpoint_every_epochs=3", "task=pixel_permutation"]
 
 
 @pytest.mark.parametrize("stops", [(0,), (1,), (2, 1)])
-def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, uninterrupted, tmp_path):
-    folder = run_supervised([*SMALL, *RESUMED], tmp_path / "run", StopAfter(stops[0]))
-    for stop in (*stops[1:], None):
-        resume(folder, StopAfter(stop), command)
-    assert (folder / "metrics.csv").read_bytes() == (uninterrupted / "metrics.csv").read_bytes()
-    assert_equal_states(*(checkpoint.load(f / "checkpoints")["learner"] for f in (folder, uninterrupted)))
+def test_a_stopped_and_resumed_run_equals_one_never_stopped_bit_for_bit(stops, tmp_path):
+    goes_on_as_if_never_stopped([*SMALL, *RESUMED], tmp_path, *stops, command=command)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path):

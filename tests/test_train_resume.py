@@ -180,4 +180,4 @@ def test_a_later_agent_goes_on_where_it_was_stopped_between_two_updates_of_its_a
     settings = [one for one in PENDULUM if not one.startswith(("agent.hidden", "log_every"))]
     settings += [*LATER[name], "seeds=2", "batch_size=8", "random_env_steps=6", "total_env_steps=20"]
     settings += ["log_every_updates=1", "eval_every_env_steps=20"]
-    goes_on_as_if_never_stopped(settings, 13, tmp_path)
+    goes_on_as_if_never_stopped(settings, tmp_path, 13)

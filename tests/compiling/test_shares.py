@@ -74,7 +74,7 @@ def test_supervised_runs_divided_among_threads_learn_what_they_learn_together(se
 @pytest.mark.parametrize(("module", "arguments", "steps"), [(train, PENDULUM, 40), (supervised, DIGITS, 3)])
 def test_divided_runs_that_are_stopped_and_resumed_have_the_same_numbers(module, arguments, steps, tmp_path):
     divided = [*arguments, "reg=[swr,continual_backprop]", "seeds=2", "threads=2"]
-    goes_on_as_if_never_stopped(divided, steps, tmp_path, module.command)
+    goes_on_as_if_never_stopped(divided, tmp_path, steps, command=module.command)
 
 
 def test_what_has_no_runs_axis_counts_once_for_all_shares():

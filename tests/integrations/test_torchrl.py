@@ -53,15 +53,15 @@ def batches(steps):
         yield TensorDict({"observation": normal(3), "action": normal(1).tanh(), "next": after}, [16])
 
 
-def backward(loss, batch, optimizer):
+def backward(loss, batch, optimizer, of="loss_qvalue"):
     torch.manual_seed(3)  # the loss draws actions
     optimizer.zero_grad()
-    loss(batch)["loss_qvalue"].backward()
+    loss(batch)[of].backward()
 
 
-def plainly(loss, optimizer, steps=20):
+def plainly(loss, optimizer, steps=20, of="loss_qvalue"):
     for batch in batches(steps):
-        backward(loss, batch, optimizer)
+        backward(loss, batch, optimizer, of)
         optimizer.step()
 
 
@@ -76,9 +76,9 @@ def separate(loss, params, i, name, state):
     return net, optimizer
 
 
-def apart(loss, params, optimizer, parts, steps=20):
+def apart(loss, params, optimizer, parts):
     """The loop in which each network makes its own step."""
-    for batch in batches(steps):
+    for batch in batches(20):
         backward(loss, batch, optimizer)
         for i, (net, its) in enumerate(parts):
             for name, p in net.named_parameters():
@@ -125,11 +125,7 @@ def test_the_actor_that_the_loss_was_made_of_is_what_is_trained_so_that_attach_d
             attach_to_loss("spectral", optimizer, one, "actor_network", example=(OBS,), coef=0.1)
         else:
             attach("spectral", optimizer, one.actor_network, example=(OBS,), coef=0.1)
-        for batch in batches(5):
-            torch.manual_seed(3)
-            optimizer.zero_grad()
-            one(batch)["loss_actor"].backward()
-            optimizer.step()
+        plainly(one, optimizer, 5, "loss_actor")
     theirs = dict(other.actor_network_params.named_parameters())
     assert furthest(dict(loss.actor_network_params.named_parameters()), theirs) == 0
 

@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 import torch
-from conftest import changed, plain_mlp, refused, snapshot
-from test_attached import OF_EACH_HOOK, SETTINGS, Counting, adam, data, equal, handled, loss_of, plainly, sgd, steps
+from conftest import changed, difference, plain_mlp, refused, snapshot
+from test_attached import OF_EACH_HOOK, SETTINGS, Counting, adam, data, handled, loss_of, plainly, sgd, steps
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 
@@ -118,9 +118,7 @@ CHANGES = {
 
 
 def seen_by(regularizer, name):
-    return any(
-        name in method.names for method in ([*regularizer.parts] if hasattr(regularizer, "parts") else [regularizer])
-    )
+    return any(name in method.names for method in getattr(regularizer, "parts", [regularizer]))
 
 
 def out(net, x):
@@ -276,7 +274,7 @@ def test_a_copy_of_network_optimizer_and_handle_trains_as_they_do_and_growing_by
         plainly(optimizer, out(net, x))
         handle.grow()
         plainly(its, out(other, x))
-    assert equal(net, other)
+    assert difference(net, other) == 0
     assert copied.regularizer is not handle.regularizer
     assert copied.steps == 3
 
@@ -302,16 +300,10 @@ def test_processes_that_begin_after_attach_are_noticed_at_the_step(monkeypatch):
     refused(optimizer.step, "Churn", "process")
 
 
-class ActorCritic(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.actor, self.critic = plain_mlp(), plain_mlp()
-        self.std = nn.Parameter(torch.ones(3))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_without_a_forward_is_acted_on_part_by_part(name):
-    net = ActorCritic()
+    net = nn.ModuleDict({"actor": plain_mlp(), "critic": plain_mlp()})
+    net.std = nn.Parameter(torch.ones(3))
     optimizer = sgd(net)
     if name in ("l2", "l2_init", "wasserstein", "ewc", "hypersphere", "weight_decay", "hare_tortoise"):  # need no order
         attached(name, net, optimizer)

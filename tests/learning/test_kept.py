@@ -68,13 +68,13 @@ class DualAveraging(optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                state = self.state[p]
-                if not state:
-                    state |= {"x0": p.clone(), "s": torch.zeros_like(p)}
-                state["s"].add_(p.grad, alpha=group["lr"])
-                p.copy_(state["x0"] - state["s"])
+        (group,) = self.param_groups
+        for p in group["params"]:
+            state = self.state[p]
+            if not state:
+                state |= {"x0": p.clone(), "s": torch.zeros_like(p)}
+            state["s"].add_(p.grad, alpha=group["lr"])
+            p.copy_(state["x0"] - state["s"])
 
 
 class ScheduleFree(optim.Optimizer):
@@ -101,16 +101,14 @@ class Evaluated(optim.SGD):
 
     @torch.no_grad()
     def step(self, closure=None):
-        for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p].setdefault("mean", p.clone()).lerp_(p, 0.01)
+        for p in self.param_groups[0]["params"]:
+            self.state[p].setdefault("mean", p.clone()).lerp_(p, 0.01)
         super().step()
 
     @torch.no_grad()
     def eval(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.copy_(self.state[p]["mean"])
+        for p in self.param_groups[0]["params"]:
+            p.copy_(self.state[p]["mean"])
 
 
 def net_of():

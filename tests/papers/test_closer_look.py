@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import CASES, StopAfter, assert_equal_states, refused
-from folders import go, rows, run_supervised, without_what_plugs_add
+from conftest import CASES, assert_equal_states, refused
+from folders import goes_on_as_if_never_stopped, rows, run_supervised, without_what_plugs_add
 from torch import nn
 
 from papers import closer_look
@@ -50,21 +50,16 @@ def update_of(learner):
     return update
 
 
-class Session:
-    """What a callback sees of a run."""
-
-    settings = SETTINGS
-
-    def __init__(self):
-        self.logged, self.progress = {}, SimpleNamespace(step=1, updates=0)
-
-    def log(self, values):
-        self.logged = values
+def session_of_a_run():
+    """What a callback sees of it."""
+    session = SimpleNamespace(settings=SETTINGS, logged={}, progress=SimpleNamespace(step=1, updates=0))
+    session.log = session.logged.update
+    return session
 
 
 def logged_by(call):
     """What a callback's method logs, by name."""
-    session = Session()
+    session = session_of_a_run()
     call(session)
     return session.logged
 
@@ -98,7 +93,7 @@ def test_the_representation_change_is_since_the_last_start_and_of_all_hidden_lay
 @pytest.mark.parametrize("reg", ["none", "spectral", "wrs"])
 def test_the_effective_step_is_what_the_optimizer_moved_the_weight_by_over_lr_and_the_weight_it_had(optimize, reg):
     learner = learner_of(reg=reg, optimize=optimize)
-    looking, session = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner)), Session()
+    looking, session = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner)), session_of_a_run()
     looking.on_start(session)
     lr, project = learner.optimizer.lr.item(), learner.regularizer.project_
     moved = {}
@@ -127,10 +122,10 @@ def test_the_first_step_of_a_task_is_over_the_weight_that_interventions_left():
         lambda seeds: nn.Linear(2, 1, bias=False), make_optimizer=lambda net: SGD(net, lr=0.1, momentum=0.0)
     )
     looking = EffectiveSteps(SETTINGS, SimpleNamespace(learner=learner))
-    looking.on_start(Session())
+    looking.on_start(session_of_a_run())
     with torch.no_grad():
         learner.net.weight.copy_(torch.tensor([[6.0, 8.0]]))
-    looking.on_task(Session())
+    looking.on_task(session_of_a_run())
     learner.minimize(learner.net(torch.tensor([[3.0, 4.0]])).sum())
     assert logged_by(looking.on_update)["net/effective_step"].item() == pytest.approx(5 / 10)
 
@@ -202,10 +197,10 @@ def plugs(*looks):
     return f"plugins=[{','.join(f'papers.looks.{look}' for look in looks)}]"
 
 
-def run_looked_at(arguments, looks, folder, stop=None):
+def run_looked_at(arguments, looks, folder):
     """Make one run with these looks, and leave none of them behind."""
     with pytest.MonkeyPatch.context() as monkeypatch, without_what_plugs_add(monkeypatch, LOOKS):
-        return run_supervised([*arguments, plugs(*looks)], folder, stop)
+        return run_supervised([*arguments, plugs(*looks)], folder)
 
 
 @pytest.fixture(scope="module")
@@ -226,11 +221,10 @@ def test_asking_changes_no_number_of_training_and_each_is_measured_when_the_docu
 
 
 @pytest.mark.parametrize("stop", [3, 4])  # within a task, and between two
-def test_a_run_that_is_looked_at_closely_resumes_bit_for_bit(stop, asked, tmp_path, monkeypatch):
-    folder = run_looked_at(RUN, ["tasks", "steps"], tmp_path / "run", StopAfter(stop))
+def test_a_run_that_is_looked_at_closely_resumes_bit_for_bit(stop, tmp_path, monkeypatch):
+    looks = [plugs("tasks", "steps")]
     with without_what_plugs_add(monkeypatch, LOOKS):
-        go(command, [f"resume={folder}", plugs("tasks", "steps")])
-    assert (folder / "metrics.csv").read_bytes() == (asked / "metrics.csv").read_bytes()
+        goes_on_as_if_never_stopped([*RUN, *looks], tmp_path, stop, command=command, more=looks)
 
 
 def steps(folder, name, run="0"):

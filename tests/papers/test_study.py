@@ -38,7 +38,7 @@ def _no_look_stays_and_what_a_name_needs_is_loaded_once():
         yield
 
 
-def each_value(arguments, kind):
+def each_value(arguments):
     """The first value of every list, and then each other value once: not every combination."""
     lists = [written.each(argument) for argument in arguments]
     first = [values[0] for values in lists]
@@ -69,7 +69,7 @@ def test_every_value_of_every_study_can_be_set(study):
     seen = {}
     for i, (label, arguments) in enumerate(study.arguments().items()):
         shared = [a if i == 0 else written.each(a)[0] for a in arguments if a in study.settings]
-        for settings in each_value([*shared, *(a for a in arguments if a not in study.settings)], kind):
+        for settings in each_value([*shared, *(a for a in arguments if a not in study.settings)]):
             identity = str(naming.identity(schema.load(kind, settings)))
             assert seen.setdefault(identity, label) == label, f"{label} is {seen[identity]}'s run again"
 

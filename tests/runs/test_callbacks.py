@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import StopAfter, once, refused
-from folders import PENDULUM, go, rows
+from folders import PENDULUM, go, goes_on_as_if_never_stopped, rows
 from torch import nn
 
 from rl_plasticity import CALLBACKS, supervised, train
@@ -59,14 +59,6 @@ def names(*wanted):
     return [(name, step, updates) for name, step, updates, _ in calls if name in wanted]
 
 
-def resumes_to_the_same_bytes(command, arguments, stop, whole, folder):
-    """Its state is restored before it starts, and its numbers are those of the run without a stop."""
-    folder = go(command, once([*arguments, f"out={folder}"]), StopAfter(stop))
-    go(command, [f"resume={folder}"])
-    assert float(rows(folder, "calls")[-1]["value"]) > 5
-    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
-
-
 def test_in_the_supervised_command_each_is_called_when_the_documentation_says_and_resumes(tmp_path):
     latest = []  # functions that are given for one run are called before and read what training logged
     given = {"on_step": lambda session: latest.append({*session.latest})}
@@ -84,7 +76,8 @@ def test_in_the_supervised_command_each_is_called_when_the_documentation_says_an
     assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 2, 4), ("on_measurement", 4, 8)]
     before, after = (next(c[3] for c in calls if c[:2] == (name, 2)) for name in ("on_step", "on_task"))
     assert before != after  # the intervention at the change of task came between
-    resumes_to_the_same_bytes(supervised.command, DIGITS, 3, tmp_path / "run", tmp_path / "parts")
+    whole = goes_on_as_if_never_stopped(DIGITS, tmp_path, 3, command=supervised.command)
+    assert float(rows(whole, "calls")[-1]["value"]) > 5
 
 
 def test_in_the_rl_command_each_is_called_when_the_documentation_says_and_resumes(tmp_path):
@@ -94,7 +87,8 @@ def test_in_the_rl_command_each_is_called_when_the_documentation_says_and_resume
     assert [updates for _, _, updates in names("on_update")] == [*range(1, 21)]
     assert [step for _, step, _ in names("on_step")] == [*range(1, 41)]
     assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 40, 20)]
-    resumes_to_the_same_bytes(train.command, CHANGING, 30, tmp_path / "run", tmp_path / "parts")
+    whole = goes_on_as_if_never_stopped(CHANGING, tmp_path, 30)
+    assert float(rows(whole, "calls")[-1]["value"]) > 5
 
 
 def test_a_run_with_the_state_of_a_callback_is_not_resumed_without_it(tmp_path, monkeypatch):

@@ -111,12 +111,6 @@ def folder(tmp_path):
     return RunFolder(tmp_path)
 
 
-def test_a_reason_of_several_lines_is_kept_in_one(folder):
-    Journal(folder).write("failed: disk\nfull: really")
-    assert last_entry(folder) == ("failed", "disk full: really")
-    assert len(folder.log.read_text().splitlines()) == 1
-
-
 def test_a_line_being_written_does_not_count_and_a_cut_one_does_not_swallow_the_next_start(folder):
     Journal(folder).write("stopped")
     with folder.log.open("a") as file:

@@ -113,8 +113,7 @@ def test_heads_can_be_said():
 def test_a_part_that_a_call_does_not_reach_is_not_guessed_at():
     net = made_of(lambda net, x: net.q(x), q=nn.Linear(4, 2), target=nn.Linear(4, 2))
     for name in ORDERED:
-        with pytest.raises(ValueError, match=r"\btarget\b"):
-            make_regularizer(name, net)
+        refused(lambda name=name: make_regularizer(name, net), match=r"\btarget\b", error=ValueError)
 
 
 @pytest.mark.parametrize("passes_it_on", [False, True])

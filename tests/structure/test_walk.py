@@ -163,8 +163,7 @@ class ThroughAView(nn.Module):
 
 def test_a_scope_that_would_change_the_function_is_found_by_the_example_where_reading_misses_it():
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), ThroughAView(), nn.Linear(6, 3))
-    with pytest.raises(ValueError, match=r"scope=.*%"):
-        make_regularizer("swr", net, example=X, scope="preserving")
+    refused(lambda: make_regularizer("swr", net, example=X, scope="preserving"), match=r"scope=.*%", error=ValueError)
 
 
 def between(operation):

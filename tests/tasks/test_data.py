@@ -10,7 +10,6 @@ import torch
 from conftest import nothing_drawn, refused
 from PIL import Image
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.tasks import DATA, Data, DataError, Source, load
 
 
@@ -42,8 +41,7 @@ def test_what_somebody_adds_is_split_standardized_and_set_like_the_others(monkey
         ("striped", {"root": "/"}, "'root'.*'striped'"),
         ("cifra10", {}, "'cifra10'.*'cifar10'"),
     ):
-        with pytest.raises(SettingsError, match=named):
-            load(name, **settings)
+        refused(lambda name=name, settings=settings: load(name, **settings), match=named)
 
 
 @pytest.mark.parametrize(("x", "y", "named"), [

@@ -43,7 +43,7 @@ def test_a_run_equals_one_without_trials_byte_for_byte_and_resumes_to_the_same_r
     arguments, command = (AGENT, train.command) if which == "agent" else (DIGITS, supervised.command)
     plain = go(command, once([*arguments, *more, f"out={tmp_path / 'plain'}"]))
     stop = 33 if which == "agent" else 2
-    tried = goes_on_as_if_never_stopped([*arguments, *with_trials], stop, tmp_path, command)
+    tried = goes_on_as_if_never_stopped([*arguments, *with_trials], tmp_path, stop, command=command)
     assert others(tried) == (plain / "metrics.csv").read_text().splitlines()
     for name in NAMES[which]:
         found = rows(tried, name)

@@ -93,7 +93,7 @@ def test_bad_input_names_the_nearest_name_of_the_zoo(kind, arguments, named):
 def test_an_agent_of_a_paper_trains_resumes_without_naming_a_plug_and_is_compared(tmp_path):
     own = [a for a in PENDULUM if not a.startswith("agent.")]
     own += ["agent=xqc", "agent.actor_width=8", "agent.critic_width=8", "reg=[none,hypersphere]"]
-    whole = goes_on_as_if_never_stopped(own, 45, tmp_path)
+    whole = goes_on_as_if_never_stopped(own, tmp_path, 45)
     assert RunFolder(whole).plugins == []
     assert len(compare(whole).table()) == 3  # with its head
 
@@ -103,7 +103,7 @@ def test_a_network_with_an_optimizer_and_augmentation_of_it_trains_and_resumes_t
     monkeypatch.setattr("rl_plasticity_zoo.vit.WIDTH", 12)
     own = ["net=vit_tiny", "net.patch=4", "optimizer=muon", "data.augment=true", "data.train_size=20", "num_tasks=2"]
     own += ["epochs_per_task=1", "batch_size=20", "device=cpu", "threads=1", "measure_every_updates=0"]
-    whole = goes_on_as_if_never_stopped(own, 1, tmp_path, supervised.command)
+    whole = goes_on_as_if_never_stopped(own, tmp_path, 1, command=supervised.command)
     plain = run_supervised([*own, "data.augment=false"], tmp_path / "plain")
     assert rows(plain, "net/loss") != rows(whole, "net/loss")
 
