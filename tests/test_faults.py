@@ -222,7 +222,7 @@ def test_an_environment_that_raises_ends_the_run_with_one_line_and_all_are_close
     assert status == 1
     assert "an environment raised KeyError: 'a bug" in said
     assert left in said
-    assert Broken.closed == Broken.made >= 2  # of training and of evaluation
+    assert Broken.closed == Broken.made > 0
 
 
 FUZZ = int(os.environ.get("FUZZ", 30))  # how many examples
