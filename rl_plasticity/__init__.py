@@ -103,7 +103,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 if sys.argv[:1] == ["-m"]:  # python -m rl_plasticity.COMMAND, whose module is imported next
     sys.excepthook = _end
 
-_COMMANDS = ("compare", "evaluate", "status", "supervised", "train", "watch")
+_COMMANDS = ("benchmark", "compare", "evaluate", "status", "supervised", "train", "watch")
 
 
 def __getattr__(name: str) -> object:

@@ -10,6 +10,7 @@ COMMANDS = {
     "supervised": "train a network on a sequence of supervised tasks",
     "status": "what runs, how far it is, when it ends, what failed",
     "compare": "a table, figures and a page of what runs have learned",
+    "benchmark": "a method's score on fixed tasks, beside those of the published methods",
     "diagnose": "whether a run's networks still learn as fresh ones do, and what would help",
     "evaluate": "the returns of a trained policy",
     "watch": "a trained policy as a video",

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TABLE = re.compile(
-    r"^    python (-m papers\.(?:results_table|foretell|verdicts|minatar_curves|already_trained) docs/.+)"
+    r"^    python (-m papers\.(?:results_table|foretell|verdicts|minatar_curves|already_trained) docs/.+"
+    r"|-m rl_plasticity\.benchmark .+ table=markdown)"
     r"\n\n((?:\|.+\n)+)",
     re.MULTILINE,
 )

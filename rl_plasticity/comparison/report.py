@@ -31,10 +31,10 @@ def render(c: Comparison, figures: Sequence[tuple[Drawn, bytes]], command: str) 
     parts = [
         f"<h1>{escape(title)}</h1><p>{escape(c.verdict())}</p>",
         f"<ul>{''.join(f'<li>{escape(warning)}</li>' for warning in c.warnings)}</ul>",
-        f"{_table(c.table())}<p class=muted>{escape(c.caption)}</p>",
+        f"{table_of(c.table())}<p class=muted>{escape(c.caption)}</p>",
         *(_figure(drawn, png) for drawn, png in figures),
-        "<h2>Settings</h2>" + _table(settings),
-        "<h2>Settings that all groups share</h2>" + _table([["setting", "value"], *map(list, same.items())]),
+        "<h2>Settings</h2>" + table_of(settings),
+        "<h2>Settings that all groups share</h2>" + table_of([["setting", "value"], *map(list, same.items())]),
         f"<p class=muted>Made by <code>{escape(command)}</code></p>",
     ]
     head = f'<meta charset="utf-8">{GENERATOR}<title>{escape(title)}</title><style>{STYLE}</style>'
@@ -46,7 +46,7 @@ def _figure(drawn: Drawn, png: bytes) -> str:
     return f"<figure><h2>{escape(drawn.title)}</h2>{image}<figcaption>{escape(drawn.caption)}</figcaption></figure>"
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def table_of(lines: Sequence[Sequence[str]]) -> str:
     head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f"<div class=scroll><table><tr>{head.replace('td>', 'th>')}</tr>{body}</table></div>"

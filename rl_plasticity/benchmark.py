@@ -1,0 +1,119 @@
+"""Score a method on a fixed suite: ``python -m rl_plasticity.benchmark quick reg=spectral``."""
+
+import os
+from collections.abc import Sequence
+
+from rl_plasticity import command_line
+from rl_plasticity.benchmarks import suites
+from rl_plasticity.benchmarks.suites import Suite
+from rl_plasticity.configs import schema
+from rl_plasticity.configs.written import by_name
+from rl_plasticity.errors import SettingsError, counted, nearest
+from rl_plasticity.paths import expanded
+
+HELP = """python -m rl_plasticity.benchmark [SUITE [name=value ...]]
+python -m rl_plasticity.benchmark submit FOLDER
+python -m rl_plasticity.benchmark verify FILE [plugins=[...]]
+
+Without a suite: lists the suites, their tasks, what each costs, and how many methods have rows.
+With a suite alone (quick, standard, gpu): the scores of the published methods.
+With settings: scores the method that they make. Other seeds than the scored ones choose its strength and learning rate
+on each task. The same command goes on where it was stopped.
+
+  reg=mine plugins=[my_module]    any setting of a run makes a method: reg, reset, optimizer, layer_norm=true, agent ...
+  reg.coef=1e-4,1e-3,1e-2         the strengths; default: a tenth of the default coef, the default, and ten times it
+  name=NAME                       what the method is called; default: its settings
+  tasks=NAME,...                  only these tasks of the suite
+  out=FOLDER                      default: results/benchmark
+  table=markdown                  prints the table alone, for a page
+  launcher=joblib                 runs side by side, as for sweeps: joblib, slurm, ray
+  published=NAME,...              makes the rows of published methods again, at the lowest priority; all: every one
+
+A score is 0 for no method and 1 for a network that is fresh at each task. submit writes a file for others to check;
+verify makes a random tenth of its rows again and compares.
+"""
+OWN = ("name", "tasks", "out", "published", "plugins", "table")
+DEEDS = {"submit": "the folder of a method", "verify": "a file that submit wrote"}
+
+
+# What needs torch is imported where it is used: a list of suites and a misspelt name do not wait for it.
+def command(arguments: Sequence[str]) -> int:
+    """List the suites, show published scores, score a method, or submit or verify one."""
+    for flag in (a for a in arguments if a.startswith("-")):
+        raise SettingsError(f"unknown option {flag!r}{nearest(flag, ['--help'])}")
+    what, places = next(iter(arguments), ""), [a for a in arguments[1:] if "=" not in a]
+    if "=" in what or (what not in DEEDS and places):
+        raise SettingsError(f"name one suite, then settings; suites: {', '.join(suites.NAMES)}")
+    given = dict(a.split("=", 1) for a in arguments[1:] if "=" in a)
+    own = {name: value for name, value in given.items() if name in OWN}
+    settings = [a for a in arguments[1:] if a.partition("=")[0] not in (*OWN, *places)]
+    if "plugins" in own:
+        schema.load_plugs(by_name([f"plugins={own['plugins']}"])["plugins"])
+    if not what:
+        return listing()
+    out = expanded(own.get("out", "results/benchmark"))
+    if what not in DEEDS:
+        return score(suites.load(what), settings, own)
+    if len(places) != 1 or settings:
+        raise SettingsError(f"{what} takes {DEEDS[what]}, got {' '.join(arguments[1:]) or 'nothing'}")
+    from rl_plasticity.benchmarks import submission
+
+    return submission.submit(expanded(places[0])) if what == "submit" else submission.verify(expanded(places[0]), out)
+
+
+def listing() -> int:
+    """Print the suites: their tasks, what each costs, and how many methods have rows."""
+    from rl_plasticity.benchmarks import rows
+
+    for name in suites.NAMES:
+        suite = suites.load(name)
+        done = rows.published(suite)
+        lines = [["task", "CPU minutes", "methods", "asks"]]
+        for task in suite.tasks.values():
+            methods = {row.method for row in done if row.task == task.name}
+            lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
+        total = sum(task.minutes for task in suite.tasks.values())
+        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} of one core a method")
+        print("\n".join(command_line.aligned(lines)), end="\n\n")
+    print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help says more")
+    return 0
+
+
+def score(suite: Suite, settings: Sequence[str], own: dict[str, str]) -> int:
+    """Score the method of these settings, or published ones, and show what is known; returns the exit status."""
+    from rl_plasticity.benchmarks import making, page, rows
+    from rl_plasticity.sweeps import launchers
+
+    settings, of_launcher = launchers.apart(settings)
+    launcher, place = launchers.load(of_launcher), expanded(own.get("out", "results/benchmark")) / suite.name
+    asked = own["tasks"].split(",") if "tasks" in own else [*suite.tasks]
+    if own.get("table", "markdown") != "markdown":
+        raise SettingsError(f"table must be markdown, got {own['table']!r}")
+    for name in set(asked) - {*suite.tasks}:
+        raise SettingsError(f"tasks: {suite.name} has no {name!r}{nearest(name, suite.tasks)}")
+    published, methods = suites.published(), []
+    if "published" in own:
+        methods = [*published.values()]
+        if own["published"] != "all":
+            for name in set(names := own["published"].split(",")) - {*published}:
+                raise SettingsError(f"published: there is no method {name!r}{nearest(name, published)}")
+            methods = [published[name] for name in names]
+        os.nice(19)
+    elif settings:
+        methods = [making.method(own.get("name"), settings)]
+    known, status = rows.published(suite), 0
+    for method in methods:
+        made, status = making.make(suite, method, place, asked, launcher)
+        if "published" in own:
+            rows.write(place / f"{suite.name}.csv", made)
+        known = [row for row in known if row.method != method.name] + made
+        if status > 128:
+            break
+    mine = methods[0].name if len(methods) == 1 else None
+    if mine in (None, *(row.method for row in known)):
+        page.show(suite, known, mine, None if "table" in own else place)
+    return status
+
+
+if __name__ == "__main__":
+    command_line.main("benchmark", lambda _: HELP.rstrip(), command)

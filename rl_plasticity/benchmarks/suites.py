@@ -1,0 +1,151 @@
+"""Suites: fixed and versioned sets of tasks, each with the rows of published methods, and the methods' settings.
+
+A file ``NAME-VERSION.yaml`` beside this one describes a suite. It never changes: a change is another version. ::
+
+    choosing: seed=1000 seeds=3         # the seeds that choose strength and learning rate
+    test: seed=0 seeds=10               # the seeds that are scored
+    tasks:
+      random-labels:
+        asks: what the task asks of a network
+        command: supervised             # or train
+        settings: task=random_labels    # as on the command line; a method's own settings come last
+        lr: 1e-3,3e-3                   # the learning rates that are tried
+        metric: task/train_accuracy     # the mean over its rows, or over the last ones
+        last: 3
+        also: {reset: reset.every_tasks=1}    # for methods that have this setting, or ``reg=wrs``: this value
+        fresh: reset=periodic           # what scores 1; `none` scores 0
+        minutes: 1.5                    # of CPU, for a method with three strengths
+
+``methods.yaml`` has the settings of the published methods by name. ``NAME-VERSION.csv`` has their rows.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rl_plasticity import plugins
+from rl_plasticity.errors import SettingsError, nearest
+
+if TYPE_CHECKING:
+    from rl_plasticity.runs.command import Command
+    from rl_plasticity.sweeps.sweep import Run
+
+FOLDER = Path(__file__).parent
+NAMES = ("quick-1", "standard-1", "gpu-1")  # the quickest first, older versions before newer ones
+NONE, FRESH = "none", "fresh"  # the methods that score 0 and 1
+CALLED = {  # settings of a method that both commands have, by their names there
+    "train": {name: f"agent.{name}" for name in ("lr", "optimizer", "layer_norm", "injected_layers")},
+    "supervised": {name: f"net.{name}" for name in ("layer_norm", "injected_layers")},
+}
+SIDE_BY_SIDE = ("reg.", "reset.")  # settings whose values train in one process
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named set of settings. Several values of a setting, ``reg.coef=1e-4,1e-3``, are strengths to choose from."""
+
+    name: str
+    settings: Sequence[str] = ()
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        return dict(argument.split("=", 1) for argument in self.settings)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A task of a suite. The arguments are the entries of the suite's file."""
+
+    name: str
+    asks: str
+    command: str
+    settings: str
+    lr: str
+    metric: str
+    minutes: float
+    fresh: str
+    also: Mapping[str, str]
+    last: int = 0
+
+    @property
+    def makes(self) -> "Command[Any, Any]":
+        """The command that trains."""
+        from rl_plasticity import supervised, train  # imported here, because a list of suites needs no torch
+
+        return train.command if self.command == "train" else supervised.command
+
+    def own(self, method: Method) -> dict[str, str]:
+        """A method's settings and the learning rates, by their names in the task's command."""
+        called = CALLED[self.command]
+        own = _by_name(self.fresh) if method.name == FRESH else method.by_name
+        return {called.get(name, name): value for name, value in ({"lr": self.lr} | own).items()}
+
+    def arguments(self, method: Method, seeds: str, chosen: dict[str, str] | None = None) -> list[str]:
+        """The arguments of a method's runs, with every strength and learning rate, or with the `chosen` ones."""
+        own = self.own(method) | (chosen or {})
+        for name in self.varied(method):
+            is_chain = "+" in own.get(name.partition(".")[0], "")
+            if "," in own[name] and name.startswith(SIDE_BY_SIDE) and not is_chain:
+                own[name] = f"[{own[name]}]"
+        found = _by_name(self.settings)
+        for condition, more in self.also.items():
+            if condition in own or condition in [f"{name}={value}" for name, value in own.items()]:
+                found |= _by_name(more)
+        return [f"{name}={value}" for name, value in (found | own | _by_name(seeds)).items()]
+
+    def varied(self, method: Method) -> list[str]:
+        """The names of the settings that have several values to choose from."""
+        return [name for name, value in self.own(method).items() if "," in value and not value.startswith("[")]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite, by its name and version: ``quick-1``."""
+
+    name: str
+    choosing: str
+    test: str
+    tasks: Mapping[str, Task]
+
+    def runs(self, task: Task, method: Method, out: Path, chosen: dict[str, str] | None = None) -> "list[Run]":
+        """The runs of a method on a task that choose, or with what was `chosen` those that are scored.
+
+        Raises:
+            SettingsError: a setting is bad.
+        """
+        from rl_plasticity.sweeps import sweep
+
+        stage, seeds = ("choosing", self.choosing) if chosen is None else ("test", self.test)
+        arguments = [*plugins.as_arguments(plugins.loaded), *task.arguments(method, seeds, chosen)]
+        return sweep.runs(task.makes.kind, [*arguments, f"out={out / task.name / stage}"])
+
+
+def load(name: str) -> Suite:
+    """The suite of this name; the newest version of it where the name has none: ``quick``.
+
+    Raises:
+        SettingsError: there is no such suite.
+    """
+    versions = [each for each in NAMES if name in (each, each.rpartition("-")[0])]
+    if not versions:
+        raise SettingsError(f"there is no suite {name!r}{nearest(name, NAMES)}")
+    tree = yaml.safe_load((FOLDER / f"{versions[-1]}.yaml").read_text("utf-8"))
+    tasks = {task: Task(task, **{**entry, "lr": str(entry["lr"])}) for task, entry in tree.pop("tasks").items()}
+    return Suite(versions[-1], **tree, tasks=tasks)
+
+
+def published() -> dict[str, Method]:
+    """The published methods by name."""
+    tree = yaml.safe_load((FOLDER / "methods.yaml").read_text("utf-8"))
+    return {name: Method(name, shlex.split(text or "")) for name, text in tree.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+def _by_name(text: str) -> dict[str, str]:
+    return dict(argument.split("=", 1) for argument in shlex.split(text))

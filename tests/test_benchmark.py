@@ -1,0 +1,119 @@
+import json
+import sys
+
+import pytest
+from conftest import refused
+
+from rl_plasticity import plugins
+from rl_plasticity.benchmark import command
+from rl_plasticity.benchmarks import rows, suites
+from rl_plasticity.regularizers import REGULARIZERS
+
+SUITE = """
+choosing: seed=100 seeds=2
+test: seed=0 seeds=3
+tasks:
+  labels:
+    asks: little
+    command: supervised
+    settings: data.train_size=100 epochs_per_task=2 num_tasks=2 compile=false threads=1 measure_every_updates=0
+    lr: 1e-3
+    metric: task/train_accuracy
+    also: {reset: reset.every_tasks=1}
+    fresh: reset=periodic
+    minutes: 0.1
+"""
+PLUG = """
+from rl_plasticity.regularizers import REGULARIZERS, L2
+
+class Mine(L2):
+    def __init__(self, net, coef=1e-2): super().__init__(net, coef)
+
+REGULARIZERS["mine"] = Mine
+"""
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch):
+    """A tiny suite with rows of no method and of fresh networks, in whose folder a plug lies."""
+    folder = tmp_path / "suites"
+    folder.mkdir()
+    (folder / "quick-1.yaml").write_text(SUITE)
+    (folder / "methods.yaml").write_text("none:\nfresh:\nl2: reg=l2\n")
+    monkeypatch.setattr(suites, "FOLDER", folder)
+    monkeypatch.setattr(rows, "FOLDER", folder)
+    monkeypatch.chdir(tmp_path)
+    same = [("quick-1", task, "", str(seed)) for task in ("labels", "other") for seed in range(3)]
+    rows.write(folder / "quick-1.csv", [
+        rows.Row(suite, task, name, settings, seed, f"{value + int(seed) / 100}", "", "")
+        for suite, task, settings, seed in same for name, value in (("none", 0.1), ("fresh", 0.9))
+    ])  # fmt: skip
+    (tmp_path / "my_plug.py").write_text(PLUG)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    REGULARIZERS._given.pop("mine", None)
+    sys.modules.pop("my_plug", None)
+    plugins._sources.pop("my_plug", None)
+    plugins.loaded[:] = [name for name in plugins.loaded if name != "my_plug"]
+
+
+def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd):
+    asked = ["quick", "reg=mine", "plugins=[my_plug]", "name=mine"]
+    assert command(asked) == 0
+    assert "reg.coef=0.001,0.01,0.1" in capfd.readouterr().err
+    assert command(asked) == 0  # goes on where it was stopped: at its end
+    out = capfd.readouterr().out
+    assert "to make" not in out
+    assert "better than 0, undecided against 0, worse than 0 of 0" in out
+    (folder,) = (suite / "results/benchmark/quick-1").glob("mine-*")
+    found = rows.read(folder / "rows.csv")
+    assert [row.seed for row in found] == ["0", "1", "2"]
+    assert all(row.settings.startswith("lr=1e-3 reg=mine reg.coef=0.") for row in found)
+    assert b"better than" in (suite / "results/benchmark/quick-1/page.html").read_bytes()
+
+    assert command(["submit", str(folder)]) == 0
+    file = folder / "submission.json"
+    assert command(["verify", str(file), "plugins=[my_plug]"]) == 0
+    assert "the same numbers" in capfd.readouterr().out
+    claimed = json.loads(file.read_text())
+    for row in claimed["rows"]:
+        row["raw"] = str(float(row["raw"]) + 0.2)
+    file.write_text(json.dumps(claimed))
+    assert command(["verify", str(file), "plugins=[my_plug]"]) == 1
+    assert "DIFFERS: the mean is off by -0.2" in capfd.readouterr().out
+    plugins._sources["my_plug"] = (None, "of another source")
+    refused(lambda: command(["verify", str(file)]), "my_plug", "another one")
+
+
+def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scores_on_others(suite, capfd):
+    text = SUITE + SUITE.partition("tasks:\n")[2].replace("labels:", "other:").replace("settings:", "settings: net=cnn")
+    (suite / "suites/quick-1.yaml").write_text(text)
+    assert command(["quick", "net.injected_layers=1", "name=narrow"]) == 0
+    out = capfd.readouterr().out
+    assert [word for word in ("refused: ", "injected_layers", "no overall score") if word not in out] == []
+    (folder,) = (suite / "results/benchmark/quick-1").glob("narrow-*")
+    assert [row.seed for row in rows.read(folder / "rows.csv")] == ["0", "1", "2", ""]
+
+
+@pytest.mark.parametrize(("asked", "named"), [
+    (["quik", "reg=l2"], ["quik", "quick-1"]),
+    (["reg=l2"], ["quick-1"]),
+    (["quick", "reg=l3"], ["l3", "l2"]),
+    (["quick", "reg=l2", "reg.coeff=1"], ["coeff", "reg.coef"]),
+    (["quick", "reg=l2", "tasks=label"], ["label", "labels"]),
+    (["quick", "reg=l2", "name=l2"], ["l2", "published"]),
+    (["quick", "published=l3"], ["l3", "l2"]),
+    (["submit"], ["submit", "folder"]),
+    (["verify", "nothing.json"], ["nothing.json"]),
+    (["quick", "--verbose"], ["--verbose"]),
+])  # fmt: skip
+def test_bad_input_is_named_before_anything_is_written(suite, asked, named):
+    refused(lambda: command(asked), *named)
+    assert not (suite / "results").exists()
+
+
+def test_the_shipped_rows_are_of_suites_tasks_and_methods_that_there_are():
+    for name in suites.NAMES:
+        suite, methods = suites.load(name), suites.published()
+        for row in rows.published(suite):
+            assert (row.task in suite.tasks, row.method in methods) == (True, True)
