@@ -164,8 +164,7 @@ class Bank:
         return sizes.pop()
 
     def batches(self, seed: int, *values: Any) -> Batches:
-        """The inputs and these values, in batches of `BATCH` rows that are drawn."""
-        size = min(BATCH, self.size)
+        """All inputs and these values, in batches of `BATCH` or a few more rows that are drawn."""
         order = torch.randperm(self.size, generator=torch.Generator().manual_seed(seed))
 
         def rows(x: Tensor, where: Tensor) -> Tensor:
@@ -173,7 +172,7 @@ class Bank:
 
         return [
             [with_tensors(x, partial(rows, where=where)) for x in (self.example, *values)]
-            for where in torch.split(order[: self.size // size * size], size)
+            for where in torch.tensor_split(order, max(1, self.size // BATCH))
         ]
 
 

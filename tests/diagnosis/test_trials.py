@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from rl_plasticity import Learner
 from rl_plasticity.diagnosis.report import FRESH, NOW
 from rl_plasticity.diagnosis.subject import Subject, subject_of
-from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task, task_of
 from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
@@ -120,6 +120,24 @@ def test_a_diagnosis_has_as_many_inputs_as_the_network_can_learn_and_the_users_l
         whole = source.whole(large)
         assert whole.bank.size == sum(p.numel() for p in large.parameters()) // 16
         assert whole.task([make(), make()], 0, 40).name == kind
+
+
+def test_every_row_is_learned_in_batches_of_nearly_equal_size() -> None:
+    for size, sizes in ((5, [5]), (100, [100]), (128, [64, 64]), (200, [67, 67, 66])):
+        rows = torch.arange(2 * size).reshape(2, size, 1)
+        found = [inputs.args[0] for inputs, _ in Bank(rows, (2,)).batches(0, rows)]
+        assert [batch.shape[1] for batch in found] == sizes
+        assert torch.equal(torch.cat(found, 1).sort(1).values, rows)
+
+
+def test_batches_are_learned_in_another_order_in_each_pass() -> None:
+    def order(seed: int) -> list[int]:
+        loss = task_of("batches", lambda net: [[k] for k in range(8)], lambda k: k, seed, 16, call=lambda net, k: k)
+        return [*map(loss.begin(nn.Identity()), [nn.Identity()] * 16, range(16))]
+
+    first, second = order(0)[:8], order(0)[8:]
+    assert sorted(first) == sorted(second) == [*range(8)]
+    assert len({(*range(8),), (*first,), (*second,), (*order(1)[:8],)}) == 4
 
 
 @pytest.mark.parametrize(
