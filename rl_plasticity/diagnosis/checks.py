@@ -174,7 +174,8 @@ def of_updates(trials: Trials) -> tuple[list[str], bool]:
     if trials.clip is not None and trials.clip / (norm or 1) < 0.01:
         found.append(f"clipping: max_grad_norm={trials.clip:g} leaves {trials.clip / norm:.2%} of the gradient")
     moves = any(not torch.equal(p, before[name]) for name, p in net.named_parameters())
-    return found, moves or not subject.knows(task)
+    could = any(p.requires_grad and rates.get(p) for p in net.parameters())
+    return found, moves or (could and not subject.knows(task))
 
 
 # --- of agents --------------------------------------------------------------------------------------------------------

@@ -187,6 +187,15 @@ def test_a_network_of_which_no_update_changes_anything_is_something_else_however
     assert "no update changes" in report.why
 
 
+@pytest.mark.usefixtures("brief_trials")
+@pytest.mark.parametrize(("trains", "rate"), [(False, 0.1), (True, 0.0)])
+def test_that_also_holds_on_drawn_targets_where_the_optimizers_rate_tells_nothing(trains, rate) -> None:
+    net = make()
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate)
+    report = diagnose(net.requires_grad_(trains), X, make=make, optimizer=optimizer, **BRIEF)
+    assert (report.verdict, "no update changes" in report.why) == ("something else", True)
+
+
 class Policy(nn.Module):
     """Mean and standard deviation of an action, the latter without a map to positive numbers."""
 
