@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner
-from rl_plasticity.diagnosis.report import FRESH, NOW
+from rl_plasticity.diagnosis.report import FRESH, NOW, Report
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task, task_of
 from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Trials, trainability
@@ -40,6 +40,23 @@ def test_a_dead_run_learns_nothing_beside_a_fresh_one_that_learns_all() -> None:
     dead, fresh = trainability(subject_of(made), TaskSource(Bank(X, (2,))), repeats=2, updates=50)
     assert dead < 0.2
     assert fresh > 0.9
+
+
+@pytest.mark.usefixtures("brief_trials")
+def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone() -> None:
+    made, source = learner(), TaskSource(Bank(X, (2,)), (cross_entropy, LABELS % 4))
+
+    def reported() -> list[Report]:
+        return reports(subject_of(made), source, None, None, False, 2, 50, 0)
+
+    before = reported()
+    with torch.no_grad():
+        for p in made.net.parameters():
+            p[1] *= 1e20
+    first, second = reported()
+    assert (first.verdict, first.learned) == (before[0].verdict, before[0].learned)
+    assert first.verdict != "something else"
+    assert second.verdict == "lost"
 
 
 @pytest.mark.usefixtures("brief_trials")
