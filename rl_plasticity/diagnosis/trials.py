@@ -23,7 +23,7 @@ from rl_plasticity.seeding import derive, random_states_kept
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
 TIMED = 5  # whose time foretells the cost
-BRIEF = 200  # most of a remedy's, and of fresh networks at another rate
+BRIEF = 200  # most of a remedy's, and of fresh networks at another rate, unless the user gives their number
 TIMES = 3  # factor of the updates where a verdict has to wait
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
 LEARNED = 0.9  # the part of the loss that a fresh network removes before the second half of a trial
@@ -105,6 +105,7 @@ class Trials:
         arms: those that have learned, by name.
         length: number of updates. Some arms have fewer, and the network as it is trained does not go on with others.
         longest: the greatest length.
+        given: whether the user gave the number of updates.
         went_on: whether trials are as long as the user wants, or have become longer.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
     """
@@ -114,7 +115,8 @@ class Trials:
     ) -> None:
         self.subject, self.source, self.clip, self.seed = subject, source, clip, seed
         self.longest = self.length = updates or LONGEST
-        self.went_on, self.keeps_own_rate = updates is not None, False
+        self.given = self.went_on = updates is not None
+        self.keeps_own_rate = False
         self.fresh: list[nn.Module] = []
         self.tasks: list[TrialTask] = []
         self.arms: dict[str, Arm] = {}
@@ -146,12 +148,13 @@ class Trials:
         Args:
             of_repeat: the arm's network in a repeat; by default that repeat's fresh network.
             rates: multiples of the learning rate; by default those of all arms.
-            most: most updates, if there is such a number.
+            most: most updates, if there is such a number and the user gave none.
         """
         copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
         if arm == FRESH and not self.went_on:
             self.length = self.longest
-        self.arms[arm] = Arm(copied, rates or RATES, min(most or self.length, self.length), [])
+        length = self.length if most is None or self.given else min(most, self.length)
+        self.arms[arm] = Arm(copied, rates or RATES, length, [])
         self._learn(arm)
 
     def go_on(self) -> bool:
@@ -247,10 +250,10 @@ class Trials:
         value = (nothing - self.loss(arm, rate, at)) / (nothing - self.loss(FRESH, rate, at))
         return value.nan_to_num(nan=least, posinf=2.0, neginf=least).clamp(least, 2)
 
-    def removed(self, arm: str = FRESH) -> Tensor:
-        """The part of the loss that an arm removed, the mean over the repeats, ``[runs]``."""
+    def removed(self, arm: str = FRESH, at: int | None = None) -> Tensor:
+        """The part of the loss that an arm removed, after all updates or after `at`, the mean over the repeats."""
         nothing = self.nothing
-        return ((nothing - self.loss(arm)) / nothing.abs()).mean(0)
+        return ((nothing - self.loss(arm, at=at)) / nothing.abs()).mean(0)
 
     def best_rate(self) -> float:
         """The multiple of the learning rate that ends best for fresh networks in most runs."""

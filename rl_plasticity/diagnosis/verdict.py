@@ -233,14 +233,16 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
         return []
     arm, times = "a fresh network at another rate", RATE / rate if too_low else LOWER
     trials.run(arm, rates=[times], most=BRIEF)
-    better = trials.removed(arm)
+    at = trials.at(arm)
+    was, better = (float(part.mean()) for part in (trials.removed(at=at), trials.removed(arm)))
     del trials.arms[arm]
-    if not too_low and not float((better - removed).mean()) > HALF_LEARNED / 2:
+    helps = better - was > (LEARNS if too_low else HALF_LEARNED / 2)
+    if not helps and not too_low:
         return []
     subject.another_rate = times * rate
     trials.run(FRESH)
-    why = f"with {rate:g} a fresh network removes {removed.mean():.0%} of the loss, with {times * rate:g}"
-    return [f"learning rate: {why} {better.mean():.0%}"]
+    learned = f"removes {was:.0%} of the loss in {at} updates" if math.isfinite(was) else "diverges"
+    return [f"learning rate: with {rate:g} a fresh network {learned}, with {times * rate:g} {better:.0%}"] * helps
 
 
 def _otherwise(judge: Judge) -> list[str]:

@@ -17,7 +17,8 @@ from rl_plasticity.diagnosis.judging import Judge
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import task_of
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, task_of
+from rl_plasticity.diagnosis.trials import Trials
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.randint(0, 4, (128,), generator=torch.Generator().manual_seed(1))
@@ -214,6 +215,26 @@ def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_t
     assert report.verdict == "something else"
     assert report.causes[0].startswith("learning rate: with 0.3 ")
     assert report.protocol["rates"] == "0.03, 0.09, 0.3"
+
+
+@pytest.mark.parametrize(("rate", "said"), [
+    (10.0, ["learning rate: with 10 a fresh network diverges, with 1 100%"]),
+    (1e-6, []),
+])  # fmt: skip
+def test_a_rate_is_named_only_where_another_one_does_better_in_as_many_updates(rate, said) -> None:
+    def linear() -> nn.Module:
+        return nn.Linear(8, 4)
+
+    net, given = linear(), [(x, x[:, :4]) for x in X.split(32)]
+    mine = Subject(net, [torch.optim.SGD(net.parameters(), lr=rate)], linear, without_dropout=True)
+    assert verdict._let_fresh_learn(Trials(mine, TaskSource(None, (F.mse_loss, given)), 2, 60, None, 0)) == said
+
+
+def test_a_given_number_of_updates_holds_for_remedies_and_other_rates_too() -> None:
+    for given, updates in ((10, 10), (None, 5)):
+        mine = Trials(Subject(make(), [], make, without_dropout=True), TaskSource(Bank(X, ())), 2, given, None, 0)
+        mine.run("brief", rates=[1.0], most=5)
+        assert [len(of[1.0]) for of in mine.arms["brief"].curves] == [updates, updates]
 
 
 def test_an_open_verdict_has_three_times_the_repeats_unless_they_would_not_help(monkeypatch) -> None:
