@@ -112,7 +112,7 @@ class Report:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]
         lines += [f"  {cause}" for cause in self.causes]
         if self.protocol.get("targets") == "drawn":
-            lines.append("  (on targets that are drawn, which have to be memorized; your next task decides: batches=)")
+            lines.append("  (on drawn targets, a smooth function of the inputs; your next task decides: batches=)")
         if self.evidence:
             lines += ["", LEARNED]
             lines += [f"  {arm:<22}{learned}" for arm, learned in self.evidence.items()]
