@@ -301,11 +301,20 @@ def test_a_killed_diagnosis_goes_on_and_prints_what_it_knows_at_once(run, diagno
     assert tried() == [(0, "random"), (40, "random"), (60, "random"), (60, "buffer")]
 
 
-@pytest.mark.parametrize("text", ["{", '{"settings": {}, "checkpoints": {}, "rows": [{"step": 1}]}'])
-def test_a_file_that_is_no_diagnosis_is_refused_and_stays(text, run):
-    (run / "diagnosis.json").write_text(text)
-    refused(lambda: go(run), "diagnosis.json", "damaged")
-    assert (run / "diagnosis.json").read_text() == text
+def of_another_version(text):
+    """A ``diagnosis.json`` whose remedies have another number."""
+    content = json.loads(text)
+    for row in content["rows"]:
+        row["remedies"] = [{"remedy": "redo", "closes": 0.5}]
+    return json.dumps(content)
+
+
+@pytest.mark.parametrize("change", [lambda text: text[:9], of_another_version])
+def test_a_file_that_cannot_be_read_is_made_anew(change, run, diagnosed, capsys):
+    before = (diagnosed / "diagnosis.json").read_text()
+    (run / "diagnosis.json").write_text(change(before))
+    assert of_critic(run) == json.loads(before)
+    assert "diagnosis.json cannot be read: it is replaced" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "names"), [

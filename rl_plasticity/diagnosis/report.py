@@ -106,7 +106,11 @@ class Report:
                 return kind(**value)
             return tuple(map(typed, value)) if isinstance(value, list) else math.nan if value is None else value
 
-        return cls(**{one.name: typed(content[one.name]) for one in fields(cls)})
+        report = cls(**{one.name: typed(content[one.name]) for one in fields(cls)})
+        for kind, found in ((Remedy, report.remedies), (Estimate, report.evidence.values())):
+            if not all(isinstance(one, kind) for one in found):
+                raise TypeError(f"it has other numbers than those of {kind.__name__}")
+        return report
 
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]

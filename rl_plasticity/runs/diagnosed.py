@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from rl_plasticity.diagnosis.report import Estimate, Report
-from rl_plasticity.errors import say
+from rl_plasticity.errors import SettingsError, say
 from rl_plasticity.runs.files import read_json, write_text
 from rl_plasticity.runs.folder import RunFolder
 
@@ -82,7 +82,7 @@ def read(folder: RunFolder) -> list[Diagnosis]:
 class Kept:
     """The diagnoses that are kept in a run's folder, to take and to add to.
 
-    Those that were made with other settings are not taken. A line on stderr says so.
+    Those that were made with other settings, or cannot be read, are not taken. A line on stderr says so.
 
     Args:
         settings: those that decide the numbers.
@@ -94,10 +94,14 @@ class Kept:
 
     def __init__(self, folder: RunFolder, settings: Mapping[str, Any], writes: bool) -> None:
         self.folder, self.settings, self.writes = folder, settings, writes
-        rows, theirs = _content(folder)
+        done = "it is replaced" if writes else "it is not used"
+        try:
+            rows, theirs = _content(folder)
+        except SettingsError:  # another version wrote it, for example
+            say(f"{folder.diagnosis} cannot be read: {done}")
+            rows, theirs = [], settings
         other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
         if rows and other:
-            done = "it is replaced" if writes else "it is not used"
             say(f"{folder.diagnosis} was made with {', '.join(other)}: {done}")
             rows = []
         self.found: dict[Item, list[Diagnosis]] = {}
