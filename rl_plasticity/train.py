@@ -157,8 +157,8 @@ def train(session: Session[Train], parts: Parts) -> bool:
     """
     s, agent, buffer = session.settings, parts.agent, parts.buffer
     at = EnvStepCounts.of(len(session.plan.seeds))  # the session's `progress` as soon as it has begun
+    envs = parts.open(s, session.plan)  # first, so that an environment that hangs in a worker hangs nothing else
     probing = AgentProbing(session, agent, parts.eval_envs)
-    envs = parts.open(s, session.plan)
 
     def agent_of(runs: slice) -> Agent:
         return make_trained(parts, s, session.plan.without_interventions(runs))

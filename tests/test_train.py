@@ -18,6 +18,7 @@ from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.train import command
+from rl_plasticity.training.acting import frozen_transitions
 
 # With each other: the contract.
 ALL = [("none,spectral+swr", ["none", *INTERVENTIONS]), (",".join(REGULARIZERS), ["periodic"])]
@@ -145,14 +146,15 @@ def test_episodes_side_by_side_have_the_numbers_of_those_one_after_another_and_i
 
     def played(beside, together=1):
         envs = Envs("gym:InvertedPendulum-v5", [seed for seed in (3, 4) for _ in range(beside)])
-        return evaluate(agent, envs, 6, first=10, together=together)
+        measured_on, _ = frozen_transitions([3, 4], "cpu", agent, envs)
+        return *evaluate(agent, envs, 6, first=10, together=together), *measured_on
 
-    returns, overestimation = played(1)
-    assert len({*returns}) == 2
+    alone = played(1)
+    assert len({*alone[0]}) == 2
     for beside in (2, 3, 6):
-        assert [x.tolist() for x in played(beside)] == [returns.tolist(), overestimation.tolist()]
+        assert [x.tolist() for x in played(beside)] == [x.tolist() for x in alone]
     for beside in (1, 3, 6):
-        for found, expected in zip(played(beside, 6), (returns, overestimation), strict=True):
+        for found, expected in zip(played(beside, 6), alone, strict=True):
             np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 

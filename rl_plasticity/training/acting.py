@@ -300,15 +300,19 @@ def count_step(session: Session[Train], at: EnvStepCounts, step: Step) -> None:
 def frozen_transitions(seeds: Sequence[int], device: str, agent: Agent, envs: Envs) -> tuple[Batch, Tensor]:
     """Transitions of uniformly random actions, and noise, on which the networks are measured.
 
-    They depend on the seeds alone: every fourth of the first env steps of episode 0 of the first task.
+    They depend on the seeds alone: every fourth of the first env steps of episode 0 of the first task. Of several
+    environments of a run, which all do the same, the first one's are taken.
     """
+    beside = envs.runs // len(seeds)
     streams = RunStreams(derived(seeds, PROBE))
     obs = envs.seek(0)
     rows = []
     for _ in range(PROBE_SIZE):
         for act in random_act(streams.uniform(4, envs.act_dim), envs.spaces).unbind(1):
-            step = envs.step(act.numpy())
-            rows.append((obs, act.numpy(), step.reward, step.next_obs, agent.discount * ~step.terminated))
+            acts = act.numpy().repeat(beside, 0)
+            step = envs.step(acts)
+            row = (obs, acts, step.reward, step.next_obs, agent.discount * ~step.terminated)
+            rows.append([x[::beside] for x in row])
             obs = step.obs
     columns = (torch.from_numpy(np.stack(x[::4], 1)).float() for x in zip(*rows, strict=True))
     training, agent.streams = agent.streams, streams

@@ -10,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import folders
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from test_control import Counting, actions
 from rl_plasticity import train
 from rl_plasticity.envs import EnvFault, Envs, make_env, vector
 from rl_plasticity.envs.vector import Worker
+from rl_plasticity.errors import FaultyRun
 
 
 @pytest.fixture
@@ -118,6 +120,13 @@ def test_an_environment_at_fault_is_one_line_and_no_process_stays(does, workers,
     refused(lambda: envs.step(np.zeros((3, 2), np.float32)), match=says, error=EnvFault)
     assert not any(group.process.is_alive() for group in envs.groups if isinstance(group, Worker))
     envs.close()
+
+
+def test_an_environment_that_hangs_where_networks_are_first_measured_ends_the_run(forked, monkeypatch, tmp_path):
+    monkeypatch.setattr(Faulty, "does", staticmethod(partial(time.sleep, 10_000)))
+    own = [*folders.PENDULUM, "env=gym:FaultyForTests-v0", "env.action_repeat=1", "measure_every_updates=10"]
+    own += ["env.workers=1", "env.timeout_seconds=2"]
+    refused(lambda: folders.run(own, tmp_path / "run"), "longer than env.timeout_seconds=2;", error=FaultyRun)
 
 
 def no_room(start, process):
