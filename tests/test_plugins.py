@@ -342,6 +342,18 @@ def test_a_plug_that_raises_or_is_not_there_ends_the_command_in_one_line(argumen
         assert errors.startswith(f"rl_plasticity.train: plugins: {says}")
 
 
+class Stacked(SAC):
+    def noise(self, updates, batch_size):
+        return torch.stack([self.streams.normal(batch_size, 2, 1) for _ in range(updates)])
+
+
+def test_an_agent_whose_noise_cannot_be_of_no_update_is_taken_and_its_streams_stay(tmp_path):
+    AGENTS["stacked"] = Stacked
+    own = [*PENDULUM, "seeds=2"]
+    agents = [train.command.prepare([*own, f"agent={x}", f"out={tmp_path / x}"])[1].agent for x in ("stacked", "sac")]
+    assert torch.equal(*(agent.streams.get_extra_state() for agent in agents))
+
+
 class Unordered(SAC):
     def noise(self, updates, batch_size):
         return self.streams.normal(updates, 1)
@@ -350,7 +362,8 @@ class Unordered(SAC):
 @pytest.mark.parametrize(
     ("kind", "names"),
     [
-        (Unordered, ["noise", "[2, 0, 1]"]),
+        (Unordered, ["noise", "[2, 3, 1]"]),
+        (type("Silent", (SAC,), {"noise": None}), ["noise(3, 1) raised TypeError"]),
         (lambda *given, boldness=1.5: SAC(*given), ["'device'"]),
         (lambda *given, **settings: torch.nn.Module(), ["act, ", ", restart_, ", ", streams"]),
     ],

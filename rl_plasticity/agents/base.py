@@ -54,7 +54,7 @@ class Agent(Restartable, Protocol):
         ...
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
-        """All random numbers that so many calls of `update`, or none at all, take: ``[updates, ...]``.
+        """All random numbers that so many calls of `update` take: ``[updates, ...]``.
 
         The draws of `streams` are ``[runs, updates, ...]``, and `update` gets one element of what this returns. So move
         the runs behind the updates: ``self.streams.normal(updates, batch_size, 3).movedim(0, 1)``.

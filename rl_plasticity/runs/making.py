@@ -14,7 +14,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.runs.machine import set_products_
 from rl_plasticity.runs.plan import Plan
-from rl_plasticity.seeding import derived
+from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.step import Spaces
 
 # Keys of the random streams derived from a run's seed.
@@ -47,11 +47,24 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     lacking = [n for n in (*dir(Agent), *Agent.__annotations__) if not n.startswith("_") and not hasattr(agent, n)]
     if lacking:
         raise SettingsError(f"agent={s.agent.name} has no {', '.join(lacking)}: see agents/base.py")
-    # No updates take no random numbers. A draw of `streams` begins with the runs axis, whatever it is of.
-    if (shape := agent.noise(0, 1).shape)[0]:
-        raise SettingsError(f"agent={s.agent.name}: noise(0, 1) must be [0, ...], updates first, got {[*shape]}")
+    _require_updates_first(agent, s.agent.name, len(seeds))
     set_products_(cast(nn.Module, agent), s)
     return agent
+
+
+def _require_updates_first(agent: Agent, name: str, runs: int) -> None:
+    """Raises SettingsError if its noise does not begin with the updates; a draw of `streams` begins with the runs."""
+    streams = [module for module in cast(nn.Module, agent).modules() if isinstance(module, RunStreams)]
+    states = [one.get_extra_state() for one in streams]
+    updates = runs + 1
+    try:
+        shape = [*agent.noise(updates, 1).shape]
+    except Exception as error:  # whatever the agent's author raises
+        raise SettingsError(f"agent={name}: noise({updates}, 1) raised {type(error).__name__}: {error}") from error
+    if shape[:1] != [updates]:
+        raise SettingsError(f"agent={name}: noise({updates}, 1) must be [{updates}, ...], updates first, got {shape}")
+    for one, state in zip(streams, states, strict=True):
+        one.set_extra_state(state)
 
 
 def make_buffer(s: Train, agent: Agent, runs: int, spaces: Spaces) -> ReplayBuffer:
