@@ -69,12 +69,7 @@ class Clock:
 
     def start_updates(self) -> None:
         """Note that updates begin now."""
-        if self.launched:  # by now they have finished: the action after them was waited for
-            start, end = self.marks
-            end.synchronize()
-            self.updates += self.launched
-            self.in_updates += start.elapsed_time(end) / 1000
-            self.launched = 0
+        self._count_launched()  # by now they have finished: the action after them was waited for
         self.started = time.perf_counter()
         if self.marks:
             self.marks[0].record()
@@ -105,6 +100,15 @@ class Clock:
         self.bar.last_print_t = self.bar.start_t  # else it counts as never shown, and is not left on the screen
         self.bar.bar_format = FORM % "{elapsed}<{remaining}"
 
+    def _count_launched(self) -> None:
+        """Wait for the launched updates, and count them."""
+        if self.launched:
+            start, end = self.marks
+            end.synchronize()
+            self.updates += self.launched
+            self.in_updates += start.elapsed_time(end) / 1000
+            self.launched = 0
+
     @property
     def rate(self) -> float:
         """Updates per second of updating, where an update of all runs together counts as one; 0 if unknown."""
@@ -116,6 +120,8 @@ class Clock:
 
     def rates(self, step: int) -> dict[str, float]:
         """The bar's steps per second; `rate`; the steps done and left; and, once it learns, the seconds left."""
+        if self.launched and self.marks[1].query():  # do not wait for those that have not finished
+            self._count_launched()
         unit, left, seconds = self.unit.replace(" ", "_"), self.total - step, self.bar.format_dict["elapsed"]
         steps = (step - self.bar.initial) / seconds if seconds > 0 else 0.0
         rates = {f"{unit}_per_second": steps, "updates_per_second": self.rate}

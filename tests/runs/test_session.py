@@ -178,6 +178,9 @@ def test_on_a_gpu_updates_count_when_they_have_finished(now, monkeypatch):
         def record(self):
             self.at = now[0] + 7  # what was launched before takes 7 s
 
+        def query(self):
+            return now[0] >= self.at
+
         def synchronize(self):
             now[0] = max(now[0], self.at)
 
@@ -192,4 +195,8 @@ def test_on_a_gpu_updates_count_when_they_have_finished(now, monkeypatch):
         now[0] += 0.5
         clock.end_updates(2)
     assert clock.rate == pytest.approx(4)
+    for waited, counted in ((0, 6), (7, 8)):
+        now[0] += waited
+        clock.rates(1)
+        assert clock.updates == counted
     clock.close()
