@@ -43,7 +43,7 @@ class Metrics(UserDict[str, Metric]):
     """Metrics by name. It refuses what no probe would measure."""
 
     def __setitem__(self, name: str, metric: Metric) -> None:
-        if not isinstance(metric, Metric):
+        if not isinstance(metric, OfWeights | OfFeatures | OfGradients):
             raise TypeError(f"METRICS[{name!r}] must be OfWeights, OfFeatures or OfGradients, got {metric!r}")
         self.data[name] = metric
 

@@ -21,6 +21,7 @@ from rl_plasticity.metrics import (
     singular_values,
     stable_rank,
 )
+from rl_plasticity.metrics.measured import Metric
 from rl_plasticity.networks import MLP
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.training.epochs import cross_entropy
@@ -69,8 +70,9 @@ def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(m
     hidden = torch.relu(learner.net[0](x))
     assert values["positive/1"].tolist() == (hidden > 0).sum((-1, -2)).tolist()
     assert values["gradient_norms"].shape == (2,)
-    with pytest.raises(TypeError, match=r"'bare'.*OfWeights.*lambda"):
-        METRICS["bare"] = lambda matrix, s: s.sum(-1)
+    for bare in (abs, Metric(abs)):
+        with pytest.raises(TypeError, match=r"'bare'.*OfWeights.*abs"):
+            METRICS["bare"] = bare
 
 
 def test_one_run_among_others_is_measured_as_it_is_alone():
