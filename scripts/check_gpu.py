@@ -480,7 +480,7 @@ def loop(b: Bounds) -> dict[str, Any]:
     parts: dict[str, Callable[[], object]] = {
         "an action": lambda: agent.act(buffer.newest_obs.unsqueeze(1), agent.streams.normal(1, 6)).cpu(),
         "store": lambda: buffer.add(act, step),
-        "draw and gather 16 batches": lambda: buffer.sample(agent.streams.integers(buffer.size, 16 * size)),
+        "16 batches": lambda: buffer.sample(agent.streams.integers(buffer.size, 16, size).movedim(1, 0).contiguous()),
         "noise of 16 updates": lambda: agent.noise(16, size),
         **watching(agent, batch, noise),
         "a checkpoint of the agent": save,
