@@ -50,11 +50,11 @@ def suite(tmp_path, monkeypatch):
     ])  # fmt: skip
     (tmp_path / "my_plug.py").write_text(PLUG)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(plugins, "_sources", {})
+    monkeypatch.setattr(plugins, "loaded", [])
     yield tmp_path
     REGULARIZERS._given.pop("mine", None)
     sys.modules.pop("my_plug", None)
-    plugins._sources.pop("my_plug", None)
-    plugins.loaded[:] = [name for name in plugins.loaded if name != "my_plug"]
 
 
 def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd):
