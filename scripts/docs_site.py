@@ -35,7 +35,7 @@ PAGES = {"readme.md": "README.md", "contributing.md": "CONTRIBUTING.md", "change
 NOT_SEARCHED = "---\nsearch:\n  exclude: true\n---\n"  # whole files of code would hide the pages about them
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
 # What a command is from Python, where that does not have the command's name.
-FUNCTIONS = {"train": "run", "supervised": "run", "status": "command", "diagnose": "diagnose_run"}
+FUNCTIONS = dict(train="run", supervised="run", status="command", benchmark="command", diagnose="diagnose_run")
 # What no `__all__` names, by module: the names that are public, or none for all that it defines.
 ALSO: dict[str, tuple[str, ...]] = {
     "learning.optimizers": (),
