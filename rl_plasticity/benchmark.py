@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from rl_plasticity import command_line
 from rl_plasticity.benchmarks import suites
@@ -53,7 +54,7 @@ def command(arguments: Sequence[str]) -> int:
         return listing()
     out = expanded(own.get("out", "results/benchmark"))
     if what not in DEEDS:
-        return score(suites.load(what), settings, own)
+        return score(suites.load(what), settings, own, out)
     if len(places) != 1 or settings:
         raise SettingsError(f"{what} takes {DEEDS[what]}, got {' '.join(arguments[1:]) or 'nothing'}")
     from rl_plasticity.benchmarks import submission
@@ -79,13 +80,13 @@ def listing() -> int:
     return 0
 
 
-def score(suite: Suite, settings: Sequence[str], own: dict[str, str]) -> int:
+def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path) -> int:
     """Score the method of these settings, or published ones, and show what is known; returns the exit status."""
     from rl_plasticity.benchmarks import making, page, rows
     from rl_plasticity.sweeps import launchers
 
     settings, of_launcher = launchers.apart(settings)
-    launcher, place = launchers.load(of_launcher), expanded(own.get("out", "results/benchmark")) / suite.name
+    launcher, place = launchers.load(of_launcher), out / suite.name
     asked = own["tasks"].split(",") if "tasks" in own else [*suite.tasks]
     if own.get("table", "markdown") != "markdown":
         raise SettingsError(f"table must be markdown, got {own['table']!r}")

@@ -17,8 +17,8 @@ from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.scores import Scores
 from rl_plasticity.benchmarks.suites import FRESH, NONE, Suite
 from rl_plasticity.comparison.plotting import PAGE, PALETTE, STYLE, label_rows
-from rl_plasticity.comparison.report import STYLE as CSS
-from rl_plasticity.comparison.report import table_of
+from rl_plasticity.comparison.report import document, table_of
+from rl_plasticity.comparison.table import markdown
 from rl_plasticity.errors import SettingsError, counted, printable
 from rl_plasticity.metrics.statistics import Interval
 from rl_plasticity.runs.files import write_text
@@ -47,8 +47,7 @@ def show(suite: Suite, found: Sequence[Row], mine: str | None, place: Path | Non
         )
     scores = rows.scores(suite, found)
     if place is None:
-        header, *others = of_all(suite, scores)
-        print("\n".join(f"| {' | '.join(line)} |" for line in [header, ["---"] * len(header), *others]))
+        print(markdown(of_all(suite, scores)))
         return
     lines = of_one(suite, scores, found, mine) if mine else of_all(suite, scores)
     text = verdict(scores, mine) if mine else ""
@@ -133,9 +132,8 @@ def render(suite: Suite, lines: Sequence[Sequence[str]], text: str, png: bytes) 
     title = f"Plasticity benchmark {suite.name}"
     image = f'<img alt="scores" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
     tasks = [["task", "asks"], *([task.name, task.asks] for task in suite.tasks.values())]
-    body = f"<h1>{title}</h1><p>{escape(text)}</p><figure>{image}</figure>{table_of(lines)}<p class=muted>{MEANING}</p>"
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{CSS}</style>'
-    return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body>{body}{table_of(tasks)}</body>\n</html>\n'
+    about = f"<h1>{title}</h1><p>{escape(text)}</p><figure>{image}</figure>"
+    return document(title, [about, table_of(lines), f"<p class=muted>{MEANING}</p>", table_of(tasks)])
 
 
 # ------------------------------------------------------------------------------------------------------------------

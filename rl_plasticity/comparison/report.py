@@ -37,7 +37,12 @@ def render(c: Comparison, figures: Sequence[tuple[Drawn, bytes]], command: str) 
         "<h2>Settings that all groups share</h2>" + table_of([["setting", "value"], *map(list, same.items())]),
         f"<p class=muted>Made by <code>{escape(command)}</code></p>",
     ]
-    head = f'<meta charset="utf-8">{GENERATOR}<title>{escape(title)}</title><style>{STYLE}</style>'
+    return document(title, parts, GENERATOR)
+
+
+def document(title: str, parts: Sequence[str], head: str = "") -> str:
+    """A page in one file, of parts that are HTML."""
+    head = f'<meta charset="utf-8">{head}<title>{escape(title)}</title><style>{STYLE}</style>'
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{chr(10).join(parts)}\n</body>\n</html>\n'
 
 
@@ -47,6 +52,7 @@ def _figure(drawn: Drawn, png: bytes) -> str:
 
 
 def table_of(lines: Sequence[Sequence[str]]) -> str:
+    """A table as HTML, its first line the header."""
     head, *rows = ("".join(f"<td>{escape(cell)}</td>" for cell in line) for line in lines)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f"<div class=scroll><table><tr>{head.replace('td>', 'th>')}</tr>{body}</table></div>"

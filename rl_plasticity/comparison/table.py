@@ -276,17 +276,19 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """The table in Markdown, with its caption below."""
-        head, *lines = (
-            f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in self._named()
-        )
-        rule = "| --- |" + " ---: |" * (len(self.table()[0]) - 1)
-        return "\n".join([head, rule, *lines, "", self.caption.strip(), ""])
+        return "\n".join([markdown(self._named()), "", self.caption.strip(), ""])
 
     def _named(self) -> list[list[str]]:
         """The table with the groups' names as in figures, and strengths that are not the defaults."""
         head, *lines = self.table()
         names = [" ".join([row.name, *strengths(row.group)]) for row in self.rows]
         return [head, *([name, *line[1:]] for name, line in zip(names, lines, strict=True))]
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, its first line the header; all columns but the first are aligned at the right."""
+    head, *others = (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+    return "\n".join([head, "| --- |" + " ---: |" * (len(lines[0]) - 1), *others])
 
 
 def summarize(
