@@ -81,6 +81,10 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     file.write_text(json.dumps(claimed))
     assert command(["verify", str(file), "plugins=[my_plug]"]) == 1
     assert "DIFFERS: the mean is off by -0.2" in capfd.readouterr().out
+    claimed["rows"] = [{**row, "settings": "reg=l2 plugins=[antigravity]"} for row in claimed["rows"]]
+    file.write_text(json.dumps(claimed))
+    refused(lambda: command(["verify", str(file)]), "plugins")  # no file loads a module
+    assert "antigravity" not in sys.modules
     plugins._sources["my_plug"] = (None, "of another source")
     refused(lambda: command(["verify", str(file)]), "my_plug", "another one")
 
@@ -99,6 +103,8 @@ def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scor
     (["quik", "reg=l2"], ["quik", "quick-1"]),
     (["reg=l2"], ["quick-1"]),
     (["quick", "reg=l3"], ["l3", "l2"]),
+    (["quick", "rge=l2"], ["rge", "reg"]),
+    (["quick", "reg=l2", "env=cheetah-run"], ["env", "method"]),
     (["quick", "reg=l2", "reg.coeff=1"], ["coeff", "reg.coef"]),
     (["quick", "reg=l2", "tasks=label"], ["label", "labels"]),
     (["quick", "reg=l2", "name=l2"], ["l2", "published"]),

@@ -41,15 +41,26 @@ CALLED = {  # settings of a method that both commands have, by their names there
     "train": {name: f"agent.{name}" for name in ("lr", "optimizer", "layer_norm", "injected_layers")},
     "supervised": {name: f"net.{name}" for name in ("layer_norm", "injected_layers")},
 }
+# What a method may set; the rest is the task's. So a file of somebody else's rows names no module to load: no plugins.
+SETTINGS = ("reg", "reset", "agent", "net", "optimizer", "lr", "batch_size", "layer_norm", "injected_layers")
 SIDE_BY_SIDE = ("reg.", "reset.")  # settings whose values train in one process
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named set of settings. Several values of a setting, ``reg.coef=1e-4,1e-3``, are strengths to choose from."""
+    """A named set of settings. Several values of a setting, ``reg.coef=1e-4,1e-3``, are strengths to choose from.
+
+    Raises:
+        SettingsError: a setting is not the method's but the task's, or the run's.
+    """
 
     name: str
     settings: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.by_name:
+            if name.partition(".")[0] not in SETTINGS:
+                raise SettingsError(f"{name} is no setting of a method{nearest(name, SETTINGS)}")
 
     @property
     def by_name(self) -> dict[str, str]:
