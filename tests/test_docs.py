@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from papers import results_table
+from papers import results_table, shown
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -80,6 +80,22 @@ def test_a_table_is_what_the_command_above_it_prints(page, monkeypatch, capsys):
         file = words[0] if words[0].endswith(".py") else f"{words[0].replace('.', '/')}.py"
         runpy.run_path(file, run_name="__main__")
         assert table.strip() in capsys.readouterr().out, command
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "; " in page.read_text()], ids=lambda page: page.name)
+def test_each_number_with_a_source_is_what_the_source_has(page):
+    text = page.read_text()
+    marked = shown.MARKED.findall(text)
+    assert len(marked) == len(re.findall(r"<!-- [^>]*; [^>]*-->", text)), "a marker follows no number, or is no marker"
+    for number, *where in marked:
+        same, cell = shown.is_shown(number, *where)
+        assert same, f"{number}, but {cell}: {where}"
+
+
+def test_each_table_that_the_site_draws_from_results_can_be_drawn():
+    sources = [source for page in PAGES for source in re.findall(r"<!-- table: (.+?) -->", page.read_text())]
+    for source in sources:
+        assert shown.in_markdown(source).count("\n") >= 2, source
 
 
 WALKS = re.findall(
