@@ -5,12 +5,12 @@ The layout is data (``draw:`` of a study, see `study`)::
     rows: net.name                     # a setting, each of whose values is a row of panels; optional
     columns: data.name                 # the same for columns
     metrics: [task/test_accuracy]      # each of several is a row
-    kind: curves                       # or rows, heat, strengths, layers, family, table
+    kind: curves                       # or rows, strengths, layers, family, table
     x: task                            # for curves: task, epoch, update, env step (as the metric has it)
 
 Where panels differ more than that, use ``columns: 3`` (a number) and ``panels: [{kind: ..., metric: ..., ...}, ...]``.
 A panel may have ``where: {setting: value}`` (runs with another value of this setting are left out), ``methods``
-(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``choose``, ``tasks_before``, ``level`` (see
+(labels), ``title``, ``x_label``, ``y_label``, ``log``, ``over``, ``by``, ``tasks_before``, ``level`` (see
 `Panel`). A table has one column for each combination of the values of the settings in ``by``.
 """
 
@@ -27,7 +27,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from rl_plasticity import SettingsError
 from rl_plasticity.comparison import plotting
 from rl_plasticity.comparison.groups import method_in_words
 from rl_plasticity.comparison.loading import Run
@@ -78,7 +77,6 @@ class Panel:
             - curves: the metric over `x`;
             - rows: for each method the mean of the metric over a run, with its 95 % Student's t interval over seeds,
               and one mark for each value of the setting `by`;
-            - heat: that mean for each value of the one setting that was swept for a method, from smallest to largest;
             - strengths: the mean of the metric over a run against the setting `over`;
             - layers: the last value of a metric of layers against the layer's position;
             - family: for each method's first run, one line for each member of a metric's family (channels of a layer).
@@ -86,8 +84,6 @@ class Panel:
         where: required values of settings, ignored for runs that do not have the setting.
         tasks_before: number of tasks to leave out at the beginning; `x` then counts from their end.
         methods: labels; all by default.
-        choose: seeds used to choose one value of the setting that was swept for a method: the value with the largest
-            mean over a run. Only the other seeds are shown.
         level: values of the metric to mark by a dotted line, by their names: ``{random actions: 3.0}``.
     """
 
@@ -98,7 +94,6 @@ class Panel:
     x: str = ""
     over: str = ""
     by: str = ""
-    choose: Sequence[int] = ()
     tasks_before: int = 0
     title: str = ""
     x_label: str = ""
@@ -108,15 +103,11 @@ class Panel:
 
     def runs(self, methods: Methods) -> dict[str, list[Run]]:
         """The runs that belong in this panel, by label."""
-        found = {
+        return {
             label: [run for run in runs if has(run, self.where)]
             for label, runs in methods.items()
             if not self.methods or label in self.methods
         }
-        if not self.choose:
-            return found
-        chosen = (_chosen(label, runs, self.metric, self.choose) for label, runs in found.items())
-        return {label: [run for run in runs if run.seed not in self.choose] for label, runs in chosen}
 
 
 def has(run: Run, where: Mapping[str, Any]) -> bool:
@@ -132,7 +123,7 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
         of_rows = kinds == {"rows"}
         marks = max(len(_marks(panel.by, methods)) for panel in panels)
         rows = len(methods) * max(1, marks / 2)
-        height = max(0.7 + 0.17 * rows if kinds & {"rows", "heat"} else 0, 0 if of_rows else 1.9)
+        height = max(0.7 + 0.17 * rows if "rows" in kinds else 0, 0 if of_rows else 1.9)
         shared = "row" if of_rows and len({panel.metric for panel in panels}) == 1 else "none"
         width = max(3.4, min(2.3 * columns, PAGE + 1))
         figure, grid = plotting.panels(len(panels), columns, width, height, sharex=shared)
@@ -149,15 +140,13 @@ def draw(spec: Mapping[str, Any], methods: Methods) -> Figure:
 def _name(axes: Axes, panel: Panel, left: Panel | None) -> None:
     """Add the panel's title and the name of its metric, or the reason that it is empty."""
     axes.set_title(panel.title)
-    if panel.kind == "heat":
-        axes.figure.colorbar(axes.images[0], ax=axes, shrink=0.5, label=WORDS.get(panel.metric, panel.metric))
-    elif panel.kind == "rows":  # labeled once if the panel to the left has the same rows
+    if panel.kind == "rows":  # labeled once if the panel to the left has the same rows
         axes.tick_params(labelleft=not (left and left.kind == "rows" and left.methods == panel.methods))
     else:
         axes.set_ylabel(panel.y_label or WORDS.get(panel.metric, panel.metric))
     if panel.log:
         (axes.set_xscale if panel.kind == "rows" else axes.set_yscale)("log")
-    if not axes.collections and not axes.images:
+    if not axes.collections:
         say_why_empty(axes)
 
 
@@ -182,14 +171,14 @@ def table(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
 
 
 def numbers(spec: Mapping[str, Any], methods: Methods) -> list[list[str]]:
-    """The numbers behind a figure's panels of kinds rows and heat, with a header; empty if there are no such panels.
+    """The numbers behind a figure's panels of kind rows, with a header; empty if there are no such panels.
 
     There is one line per run, and one without a seed for the mean of the finite ones, with its 95 % Student's t
     interval and their number.
     """
     lines = []
     for panel in _panels(spec, methods)[0]:
-        if panel.kind in ("rows", "heat"):
+        if panel.kind == "rows":
             for label, value, seeds, means in _means(panel, methods):
                 of_mark = [panel.title, label, short(value) if value is not None else "", panel.metric]
                 of_runs = zip(seeds, means.tolist(), strict=True)
@@ -225,7 +214,7 @@ def _panels(spec: Mapping[str, Any], methods: Methods) -> tuple[list[Panel], int
 
 def _legend(panels: Sequence[Panel], methods: Methods) -> dict[str, Line2D]:
     """One line for each method that is drawn as a line, and one mark for each value of `by`."""
-    drawn = [panel for panel in panels if panel.kind not in ("rows", "heat")]
+    drawn = [panel for panel in panels if panel.kind != "rows"]
     lines = {}
     for label in methods:
         theirs = [panel for panel in drawn if label in (panel.methods or methods)]
@@ -340,8 +329,7 @@ def _rows(axes: Axes, panel: Panel, methods: Methods) -> None:
     apart = min(0.36, 0.8 / max(1, len(marks)))  # within the row
     left_out = dict.fromkeys(labels, 0)
     for label, value, _, means in _means(panel, methods):
-        colour = "black" if panel.choose else _look(methods, label)["color"]
-        look = marks[value] if panel.by else marks[value] | {"color": colour}
+        look = marks[value] if panel.by else marks[value] | {"color": _look(methods, label)["color"]}
         at = labels.index(label) + apart * ([*marks].index(value) - (len(marks) - 1) / 2)
         left_out[label] += int((~np.isfinite(means)).sum())
         estimate = _mean(means)
@@ -357,68 +345,14 @@ def _means(panel: Panel, methods: Methods) -> Iterator[tuple[str, Any, list[int]
     """Yield each method, each value of `by`, the seeds of its runs, and the metric's means over each run."""
     for label, runs in panel.runs(methods).items():
         measured = [run for run in runs if panel.metric in run.curves]
-        setting = (_swept(label, measured) or "") if panel.kind == "heat" else panel.by
-        for (value,) in _values(measured, [setting]):
-            here = [run for run in measured if _values([run], [setting]) == [(value,)]]
+        for (value,) in _values(measured, [panel.by]):
+            here = [run for run in measured if _values([run], [panel.by]) == [(value,)]]
             curves = [run.curves[panel.metric] for run in here]
             common = shared(panel.metric, curves)
             if not len(common):  # curves draw no line then either
                 continue
             means = [statistics.area_under_curve(common, at(curve, common)) for curve in curves]
             yield label, value, [run.seed for run in here], np.array(means)
-
-
-def _swept(label: str, runs: Sequence[Run]) -> str | None:
-    """The setting in which a method's runs differ; None if there is none.
-
-    Raises:
-        SettingsError: they differ in several settings.
-    """
-    names = {name for run in runs for name in run.settings} - {"seed", "out"}
-    swept = sorted(name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1)
-    if len(swept) > 1:
-        raise SettingsError(f"the runs of {label} differ in several settings: {', '.join(swept)}")
-    return swept[0] if swept else None
-
-
-def _chosen(label: str, runs: Sequence[Run], metric: str, seeds: Sequence[int]) -> tuple[str, list[Run]]:
-    """The runs with the value of the swept setting that is best for these seeds, after a label that names the value."""
-    setting = _swept(label, runs)
-    if setting is None:
-        return label, [*runs]
-    by_value: dict[Any, list[float]] = {}
-    for run in runs:
-        if run.seed in seeds and metric in run.curves:
-            curve = run.curves[metric]
-            by_value.setdefault(_hashable(run.settings.get(setting)), []).append(
-                statistics.area_under_curve(curve.steps, curve.values)
-            )
-    if not by_value:
-        return label, []
-    best = max(by_value, key=lambda value: np.nan_to_num(np.mean(by_value[value]), nan=-math.inf))
-    return f"{label} {short(best)}", [run for run in runs if _hashable(run.settings.get(setting)) == best]
-
-
-def _heat(axes: Axes, panel: Panel, methods: Methods) -> None:
-    labels = [*panel.runs(methods)]
-    cells: dict[str, list[tuple[Any, float]]] = {label: [] for label in labels}
-    for label, value, _, means in _means(panel, methods):
-        cells[label].append((value, float(np.mean(means))))
-    for row in cells.values():
-        row.sort(key=lambda cell: _in_order(cell[0]))
-    width = max((len(row) for row in cells.values()), default=0) or 1
-    grid = np.full((len(labels), width), np.nan)
-    for i, row in enumerate(cells.values()):
-        for j, (_, number) in enumerate(row):
-            grid[i, j] = number
-    image = axes.imshow(grid, aspect="auto", cmap="viridis")
-    middle = sum(image.get_clim()) / 2 if np.isfinite(grid).any() else 0.0
-    for i, row in enumerate(cells.values()):
-        for j, (value, number) in enumerate(row):
-            text = f"{number:.2f}" if value is None else short(value)
-            axes.text(j, i, text, ha="center", va="center", fontsize=5, color="black" if number > middle else "white")
-    axes.set_yticks(range(len(labels)), [method_in_words(label) for label in labels])
-    axes.set_xticks([0, width - 1] if width > 1 else [0], ["smallest", "largest"][:width])
 
 
 def _marks(by: str, methods: Methods) -> dict[Any, dict[str, Any]]:
@@ -456,7 +390,6 @@ def _families(axes: Axes, panel: Panel, methods: Methods) -> None:
 _DRAWN = {
     "curves": _curves,
     "rows": _rows,
-    "heat": _heat,
     "strengths": _strengths,
     "layers": _layers,
     "family": _families,

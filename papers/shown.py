@@ -5,7 +5,7 @@ from, ``0.97<!-- SOURCE; ROW; COLUMN -->``, and the tests compare the two. SOURC
 
 - a CSV below docs/, then what to keep of it: ``results/speed/sac.csv processor="AMD EPYC" library fraction`` keeps the
   rows of that processor and two columns;
-- a command that prints a table in Markdown: ``papers.results_table docs/results/digits/all/figure.csv``.
+- a command that prints a table in Markdown: ``papers.results_table docs/results/rl/priming/figure.csv``.
 
 ROW is the first cell of a printed table's row, or of a CSV the values that choose rows, ``library=SBX norm=yes``.
 COLUMN is a header; over several rows of a CSV ``mean``, ``median``, ``min``, ``max``, ``sum`` or ``count`` precedes it.

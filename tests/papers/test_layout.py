@@ -130,39 +130,6 @@ def test_rows_leave_out_what_is_not_finite_and_say_so_and_runs_that_share_no_ste
     assert "swr" not in means
 
 
-def swept(folder):
-    """Two seeds that choose, 8 and 9, and two that are shown; the strength 0.1 is best for the first alone."""
-    of = {
-        "1e-3": {0: of_task(0.2, 0.2), 1: of_task(0.4, 0.4), 8: of_task(0.6, 0.6), 9: of_task(0.8, 0.8)},
-        "1e-2": {0: of_task(0.3, 0.3), 1: of_task(0.3, 0.3), 8: of_task(np.nan, 0.1), 9: of_task(0.9, 0.9)},
-        "0.1": {0: of_task(0.9, 0.9), 1: of_task(0.9, 0.9), 8: of_task(0.5, 0.5), 9: of_task(0.7, 0.7)},
-    }
-    sets = [supervised(folder / n, "reg=l2", f"reg.coef={n}", seeds=seeds) for n, seeds in of.items()]
-    plain = supervised(folder / "none", seeds={seed: of_task(0.5, 0.7) for seed in (0, 1, 8, 9)})
-    return {"none": plain, "l2": [run for runs in sets for run in runs]}
-
-
-def test_the_strength_that_some_seeds_choose_is_shown_for_the_others_alone(tmp_path):
-    panel = {"kind": "rows", "metric": "task/train_accuracy", "choose": [8, 9]}
-    spec = {"columns": 1, "panels": [panel]}
-    methods = swept(tmp_path)
-    axes = layout.draw(spec, methods).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["no method", "l2 1e-3"]
-    assert [line.get_xdata()[0] for line in axes.lines] == pytest.approx([0.6, 0.3])
-    rows = layout.numbers(spec, methods)[1:]
-    assert [(row[1], row[4]) for row in rows] == [(n, s) for n in ("none", "l2 1e-3") for s in ("0", "1", "")]
-
-
-def test_heat_has_a_cell_for_each_strength_of_a_method_from_the_smallest_to_the_largest(tmp_path):
-    spec = {"columns": 1, "panels": [{"kind": "heat", "metric": "task/train_accuracy"}]}
-    methods = swept(tmp_path)
-    axes = layout.draw(spec, methods).axes[0]
-    grid = axes.images[0].get_array().filled(np.nan)
-    np.testing.assert_allclose(grid, [[0.6, np.nan, np.nan], [0.5, np.nan, 0.75]])
-    assert [text.get_text() for text in axes.texts] == ["0.60", "1e-3", "0.01", "0.1"]
-    assert [row[2] for row in layout.numbers(spec, methods) if row[1] == "l2" and not row[4]] == ["1e-3", "0.01", "0.1"]
-
-
 def test_a_table_is_mean_and_standard_deviation_at_the_end_with_the_number_of_seeds(tmp_path):
     methods = {
         "WD": supervised(tmp_path / "wd", seeds={0: of_task(0.1, 0.4), 1: of_task(0.1, 0.6)}),

@@ -143,7 +143,6 @@ FALSE = [
     ("spectral/figure-16", True, ["reset=none"]),
     ("digits/random-labels", True, ["reg.coef=1e-2"]),
     ("digits/random-labels", True, ["net.layer_norm=true"]),
-    ("digits/newer", False, ["optimizer=sgd"]),
     ("rl/continual-walker", True, ["agent.layer_norm=true"]),
 ]
 
