@@ -83,10 +83,9 @@ def draw(rows: list[list[str]], tasks: int) -> None:
         figure, grid = plotting.panels(2, 2, height=2.2)
         labels = {3: "return at the task's end", 4: "dormant units of the policy"}
         for axes, (column, label) in zip(grid, labels.items(), strict=True):
-            for place, method in enumerate(METHODS):
+            for method, look in plotting.looks([*METHODS]).items():
                 values = np.array([float(row[column]) for row in rows if row[0] == method]).reshape(-1, tasks)
                 mean, *band = mean_curve(values)
-                look = {"color": "black"} if method == "none" else plotting.cycled(place - 1)
                 plotting.line(axes, np.arange(1, tasks + 1), mean, band, **look)
             axes.set(xlabel="task", ylabel=label, ylim=(0, None))
         names = ["no method" if method == "none" else method for method in METHODS]

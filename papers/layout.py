@@ -35,7 +35,6 @@ from rl_plasticity.comparison.plotting import (
     PALETTE,
     STYLE,
     count_steps,
-    cycled,
     label_rows,
     mark_strengths,
     say_why_empty,
@@ -252,14 +251,12 @@ def _hashable(value: Any) -> Any:
 def _look(methods: Methods, label: str) -> dict[str, Any]:
     """The line style of a method.
 
-    The first method is black if it is neither a regularizer nor an intervention. The others go through a palette, then
-    again with dashes.
+    The first is no method if it is neither a regularizer nor an intervention, whatever a paper calls it.
     """
     first, *others = methods
     plain = all(r.settings.get("reg.name") == r.settings.get("reset.name") == "none" for r in methods[first])
-    if plain and label == first:
-        return {"color": "black", "ls": "-"}
-    return cycled((others if plain else [first, *others]).index(label))
+    looks = plotting.looks(["no method" if plain else first, *others])
+    return looks["no method" if plain and label == first else label]
 
 
 def _mean(values: Array) -> Estimate:

@@ -7,9 +7,10 @@ The two folders are runs of the digits' demo, each about three minutes on one th
     python -m rl_plasticity.supervised preset=demo "reg=[none,spectral]" reg.spectral.coef=1e-3 \\
         net.layer_norm=true seeds=5 out=LAYER_NORM
 
-Writes docs/plasticity.png and, for dark pages, docs/plasticity-dark.png.
+Writes docs/plasticity.png, for dark pages docs/plasticity-dark.png, and the numbers to docs/results/front.csv.
 """
 
+import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from rl_plasticity.compare import frame
-from rl_plasticity.comparison.plotting import PALETTE, STYLE
+from rl_plasticity.comparison.plotting import STYLE, looks
 
 LABELS = {
     (False, "none"): "no method",
@@ -27,8 +28,6 @@ LABELS = {
     (True, "none"): "LayerNorm",
     (True, "spectral"): "LayerNorm + spectral",
 }
-COLOURS = {"no method": None, "SWR": PALETTE[4], "LayerNorm": PALETTE[3], "spectral": PALETTE[5]}
-COLOURS["LayerNorm + spectral"] = PALETTE[2]
 
 
 def accuracies(folders: list[Path]) -> dict[str, np.ndarray]:
@@ -49,10 +48,10 @@ def draw(curves: dict[str, np.ndarray], file: Path, ink: str, paper: str) -> Non
         figure, axes = plt.subplots(figsize=(6.2, 2.9), dpi=160)
         ends = {}
         for label, values in curves.items():
-            tasks, colour = np.arange(1, values.shape[1] + 1), COLOURS[label] or ink
-            axes.plot(tasks, values.mean(0), color=colour, linewidth=1.8, marker="o", markersize=3)
-            axes.fill_between(tasks, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
-            ends[label] = (float(values[:, -1].mean()), colour)
+            tasks, look = np.arange(1, values.shape[1] + 1), looks([*curves])[label]
+            axes.plot(tasks, values.mean(0), linewidth=1.8, marker="o", markersize=3, **look)
+            axes.fill_between(tasks, values.min(0), values.max(0), color=look["color"], alpha=0.2, linewidth=0)
+            ends[label] = (float(values[:, -1].mean()), look["color"])
         height = -1.0
         for label, (end, colour) in sorted(ends.items(), key=lambda item: item[1][0]):
             height = max(end, height + 0.075)  # names of curves that end together do not overlap
@@ -67,9 +66,13 @@ def draw(curves: dict[str, np.ndarray], file: Path, ink: str, paper: str) -> Non
 
 def main(plain: str, layer_norm: str) -> None:
     curves = accuracies([Path(plain), Path(layer_norm)])
-    for label, values in curves.items():
-        print(f"{label:22} first task {values[:, 0].mean():.3f}, last task {values[:, -1].mean():.3f}")
     docs = Path(__file__).parent.parent / "docs"
+    with (docs / "results" / "front.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "seed", "task", "training accuracy"])
+        for label, values in curves.items():
+            for (seed, task), value in np.ndenumerate(values):
+                writer.writerow([label, seed, task + 1, f"{value:.4f}"])
     draw(curves, docs / "plasticity.png", ink="#1f2328", paper="white")
     draw(curves, docs / "plasticity-dark.png", ink="#d1d7e0", paper="#0d1117")
 

@@ -55,9 +55,11 @@ def _drawn(c: Comparison, looks: Looks) -> Iterator[Drawn]:
 
 
 def _looks(c: Comparison) -> Looks:
-    others = [row.group.label for row in c.rows if row.group is not c.baseline]
-    looks: dict[str, dict[str, Any]] = {label: plotting.cycled(place) for place, label in enumerate(others)}
-    return {row.group.label: looks.get(row.group.label, {"color": "black", "ls": "--"}) for row in c.rows}
+    """One look for each group; a baseline that is a method is black and dashed."""
+    looks = plotting.looks([row.group.label for row in c.rows])
+    if c.baseline is not None and looks[c.baseline.label]["color"] != "gray":
+        looks[c.baseline.label] = {"color": "black", "ls": "--"}
+    return looks
 
 
 def _panels(c: Comparison, looks: Looks, metrics: Sequence[str], name: str, title: str) -> Drawn:
@@ -125,11 +127,13 @@ def _sensitivity(c: Comparison) -> Iterator[Drawn]:
     )
     for axes, (name, families) in zip(panels, shown.items(), strict=True):
         without = [{k: v for k, v in rows[0].group.settings.items() if k != name} for rows in families]
-        for place, (label, rows) in enumerate(zip(labels(without), families, strict=True)):
+        named = labels(without)
+        looks = plotting.looks(named)
+        for label, rows in zip(named, families, strict=True):
             x = [row.group.settings[name] for row in rows]
             low, high = np.array([row["mean"].interval or (np.nan, np.nan) for row in rows]).T
             means = np.array([row["mean"].value for row in rows])
-            plotting.line(axes, np.array(x), means, (low, high), marker="o", label=label, **plotting.cycled(place))
+            plotting.line(axes, np.array(x), means, (low, high), marker="o", label=label, **looks[label])
         plotting.mark_strengths(axes, [row.group.settings[name] for rows in families for row in rows])
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1))
         axes.set_xlabel(name)

@@ -3,6 +3,7 @@
 The colors are those of Okabe and Ito and of Tol, which people with any kind of color vision can tell apart.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,16 @@ from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rl_plasticity.comparison.groups import method_in_words
 from rl_plasticity.runs.names import short
 
 Array = NDArray[Any]
 COLUMN, PAGE = 3.35, 6.9  # inches
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#332288", "#999933")
+# Methods that look the same in every figure.
+OWN = {"no method": ("gray", ":"), "LayerNorm + spectral": (PALETTE[2], "-"), "LayerNorm": (PALETTE[3], "-")}
+OWN |= dict.fromkeys(("swr", "SWR"), (PALETTE[4], "-")) | {"spectral": (PALETTE[5], "-")}
+OWN |= dict.fromkeys(("wrs", "WRS"), (PALETTE[6], "-")) | dict.fromkeys(("fresh", "periodic"), (PALETTE[1], "-"))
 BAND = 0.18
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -72,10 +78,21 @@ def line(axes: Axes, x: Array, means: Array, band: Any = (), order: float = 2, *
         axes.fill_between(x, *band, alpha=BAND, lw=0, zorder=order - 1, color=look["color"])
 
 
-def cycled(place: int) -> dict[str, Any]:
-    """The style of the line at this place among others: a color of the palette, then the same colors dashed."""
-    again, colour = divmod(place, len(PALETTE))
-    return {"color": PALETTE[colour], "ls": "--" if again else "-"}
+def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The line style of each label: no method is gray and dotted, and `OWN` methods look the same in every figure.
+
+    Of several labels of one method, as of its strengths, the first has that color. The others go through what is left
+    of the palette, then through the palette again with dashes.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for label in labels:
+        name, *settings = re.split(r" (?=\S+=)", method_in_words(label).replace(" layer_norm=false", ""))
+        look = OWN.get(name)
+        if look and look not in found.values() and not (settings and name == "no method"):
+            found[label] = look
+    free = [(color, ls) for ls in ("-", "--", "-.") for color in PALETTE if (color, ls) not in found.values()]
+    others = itertools.cycle(free)
+    return {label: dict(zip(("color", "ls"), found.get(label) or next(others), strict=True)) for label in labels}
 
 
 def legend(figure: Figure, handles: Mapping[str, Line2D]) -> None:

@@ -6,6 +6,7 @@ from folders import curve, write_run
 from rl_plasticity.comparison.figures import draw
 from rl_plasticity.comparison.groups import group
 from rl_plasticity.comparison.loading import read
+from rl_plasticity.comparison.plotting import looks
 from rl_plasticity.comparison.table import summarize
 from rl_plasticity.runs.folder import RunFolder
 
@@ -20,3 +21,13 @@ def test_a_caption_promises_no_interval_that_is_not_drawn(tmp_path, seeds, promi
     assert {"learning_curves", "final_performance", "metrics_other"} <= {*captions}
     for name, caption in captions.items():
         assert ("interval" in caption) == promised, (name, caption)
+
+
+def test_no_method_is_gray_and_dotted_and_a_well_known_method_has_one_color_in_every_figure():
+    first = looks(["none", "redo", "spectral coef=1e-4", "spectral coef=1e-3", "none + periodic"])
+    second = looks(["spectral", "none layer_norm=false", "none layer_norm=true", "swr layer_norm=false"])
+    assert first["none"] == second["none layer_norm=false"] == {"color": "gray", "ls": ":"}
+    assert first["spectral coef=1e-4"] == second["spectral"]
+    assert second["none layer_norm=true"]["color"] != "gray"
+    for styles in (first, second, looks([f"method {i}" for i in range(20)])):
+        assert len({(*style.values(),) for style in styles.values()}) == len(styles)

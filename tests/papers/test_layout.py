@@ -27,7 +27,7 @@ def lines(axes):
 def test_a_line_is_the_mean_of_the_seeds_and_its_band_one_standard_error(tmp_path):
     runs = supervised(tmp_path / "a", seeds={0: of_task(0.2, 0.4), 1: of_task(0.6, 0.5)})
     axes = layout.draw({"metrics": ["task/train_accuracy"], "x": "task"}, {"none": runs}).axes[0]
-    assert lines(axes) == {"black": ([1.0, 2.0], [pytest.approx(0.4), pytest.approx(0.45)])}
+    assert lines(axes) == {"gray": ([1.0, 2.0], [pytest.approx(0.4), pytest.approx(0.45)])}
     corners = axes.collections[0].get_paths()[0].vertices
     assert {round(y, 6) for x, y in corners if x == 1} == {0.2, 0.6}  # sd 0.2828 / sqrt(2)
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("training accuracy", "task")
@@ -57,9 +57,9 @@ def test_epochs_count_from_the_end_of_the_tasks_before(tmp_path):
     runs = supervised(tmp_path / "a", seeds={0: curve})
     spec = {"metrics": ["eval/test_accuracy"], "x": "epoch"}
     whole = layout.draw(spec, {"none": runs}).axes[0]
-    assert lines(whole)["black"][0] == [0, 5, 10, 17.5, 25]  # 10 epochs of 4 updates; then an epoch is counted alike
+    assert lines(whole)["gray"][0] == [0, 5, 10, 17.5, 25]  # 10 epochs of 4 updates; then an epoch is counted alike
     second = layout.draw(spec | {"tasks_before": 1}, {"none": runs}).axes[0]
-    assert lines(second)["black"] == ([0, 5, 10], [0.2, 0.3, 0.4])  # 10 epochs of 6 updates
+    assert lines(second)["gray"] == ([0, 5, 10], [0.2, 0.3, 0.4])  # 10 epochs of 6 updates
 
 
 def test_strengths_are_means_over_the_run_in_their_order_and_what_has_none_is_a_dotted_line(tmp_path):
