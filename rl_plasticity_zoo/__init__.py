@@ -1,6 +1,6 @@
 """The zoo: agents of later papers, large networks, rare optimizers and activations, augmentation.
 
-It is a plug like any other, on what `docs/python.md` promises. A module of it is imported when a name asks for it.
+It is a plug like any other, on what `docs/plugs.md` promises. A module of it is imported when a name asks for it.
 """
 
 from pathlib import Path

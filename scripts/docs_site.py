@@ -63,7 +63,7 @@ TOGETHER = {
     **dict.fromkeys(["settings", "errors"], "settings"),
 }
 ABOUT = {
-    "commands": "What each command is from Python: [From Python](../python.md) shows them at work.",
+    "commands": "What each command is from Python: [From Python](../plugs.md#from-python) shows them at work.",
     "loops": "Regularizers in any training loop: [Use it in your own training](../your-own-training.md).",
 }
 

@@ -1,6 +1,7 @@
 """Which part of the package imports which, and what has to be installed for each."""
 
 import ast
+import csv
 import importlib
 import json
 import re
@@ -82,13 +83,9 @@ OUTSIDE += [ROOT / "examples" / f"{plug}.py" for plug in ("altnet", "nuclear_nor
 
 
 def promised():
-    """The names that a table of docs/python.md promises, by module."""
-    table = (ROOT / "docs" / "python.md").read_text().partition("## What else is public")[2].partition("\n## ")[0]
-    found = {}
-    for left, right in re.findall(r"^\| (`rl_plasticity.+?) \| (.+) \|$", table, re.MULTILINE):
-        for module in re.findall(r"`([\w.]+)`", left):
-            found.setdefault(module, set()).update(re.findall(r"`(\w+)`", right))
-    return found
+    """The names that the documents promise, by module."""
+    with (ROOT / "docs" / "public_names.csv").open(newline="") as file:
+        return {row["module"]: {*row["names"].split(", ")} for row in csv.DictReader(file)}
 
 
 def asked_of_the_package(path):
