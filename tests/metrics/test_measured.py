@@ -1,7 +1,7 @@
 """What a probe measures by name: a contract that whatever somebody adds is tested by too."""
 
+import csv
 import itertools
-import re
 from pathlib import Path
 
 import pytest
@@ -57,12 +57,11 @@ def test_the_smallest_singular_value_is_the_last_of_as_many_as_the_matrix_has_ro
     torch.testing.assert_close(METRICS["sigma_min"].measure(matrix, singular_values(matrix)), expected)
 
 
-def test_the_page_says_of_every_metric_which_values_are_better():
-    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
-    told = {}
-    for direction in ("higher", "lower"):
-        (row,) = re.findall(rf"^\| {direction} \| (.*) \|$", page, re.MULTILINE)
-        told |= dict.fromkeys(re.findall("`(.*?)`", row), direction)
+def test_the_table_of_metrics_says_of_each_which_values_are_better():
+    with (Path(__file__).parents[2] / "docs/results/metrics.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["name"] and row["better"] != "neither"]
+    splits = ("train", "validation", "test")
+    told = {r["name"].replace("SPLIT", of).partition("/")[2]: r["better"] for r in rows for of in splits}
     known = {name: better(name) for name in [*METRICS, *told] if better(name)}
     assert known == told
     assert better("test_accuracy") == "higher"
