@@ -3,11 +3,11 @@
 The site puts a table where a page says ``<!-- table: SOURCE -->``. A number in the text is followed by where it is
 from, ``0.97<!-- SOURCE; ROW; COLUMN -->``, and the tests compare the two. SOURCE is one of
 
-- a CSV below docs/, then what to keep of it: ``results/speed/sac.csv processor="AMD EPYC" library fraction`` keeps the
-  rows of that processor and two columns;
+- a CSV below docs/, then what to keep of it: ``results/speed/libraries.csv critics=1 library "share of the floor"``
+  keeps the rows of one critic and two columns;
 - a command that prints a table in Markdown: ``papers.results_table docs/results/rl/priming/figure.csv``.
 
-ROW is the first cell of a printed table's row, or of a CSV the values that choose rows, ``library=SBX norm=yes``.
+ROW is the first cell of a printed table's row, or of a CSV the values that choose rows, ``library=SBX LayerNorm=yes``.
 COLUMN is a header; over several rows of a CSV ``mean``, ``median``, ``min``, ``max``, ``sum`` or ``count`` precedes it.
 """
 

@@ -119,20 +119,6 @@ def page(name):
     return (ROOT / name).read_text()
 
 
-def test_the_speeds_of_the_readme_are_those_of_the_pages_that_measured_them():
-    yes, no = (
-        re.search(rf"^\| 1, {word} \|(.*)\|$", page("docs/speed-data.md"), re.MULTILINE)[1] for word in ("yes", "no")
-    )
-    yes, no = ([cell.strip("* ") for cell in of.split("|")] for of in (yes, no))
-    readme = page("README.md").partition("| | Intel (AVX-512), with LayerNorm | without |")[2].split("\n\n")[0]
-    ours, sbx, sb3 = ([cell.strip("* ") for cell in row.split("|")[2:4]] for row in readme.splitlines()[2:])
-    assert (ours, sbx, sb3[1]) == ([yes[0], no[0]], [yes[1], no[1]], no[2])
-    several = re.search(
-        r"^\| 4 runs, divided among 2 threads \(default\) \|.*?\(([\d.]+)\)", page("docs/speed.md"), re.M
-    )[1]
-    assert f"make {float(several):.1f} times the updates of one run" in page("README.md")
-
-
 def test_the_index_counts_the_findings():
     words = dict(enumerate(["nine", "ten", "eleven", "twelve", "thirteen", "fourteen"], 9))
     findings = re.findall(r"^## \d+\. ", page("docs/what-helps.md"), re.MULTILINE)
