@@ -1,4 +1,4 @@
-"""Makes docs/vectors from the reference code of the methods' pages: ``python scripts/make_vectors.py``.
+"""Makes docs/vectors from the reference code of the methods: ``python scripts/make_vectors.py``.
 
 Ten updates of a small network in float64, with gradients that are given, by plain torch alone. docs/vectors.md says
 what the files hold. The package is not imported: a test compares it with them.
@@ -91,11 +91,11 @@ def make_given(rng: np.random.Generator) -> dict[str, Tensor]:
 
 
 def reference(method: str) -> dict[str, Callable[..., Any]]:
-    """The functions of a page's reference code, by name."""
+    """The functions of a method's reference code, by name."""
     space: dict[str, Any] = {"torch": torch, "nn": nn}
-    page = (DOCS / "methods" / f"{method}.md").read_text()
-    code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
-    assert code, f"the page of {method} has no code"
+    page = DOCS / ("regularizers.md" if method in REGULARIZERS else "interventions.md")
+    code = re.search(rf"^## {method}\n(?:(?!^## ).)*?^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    assert code, f"{method} has no code in {page.name}"
     exec(code[1], space)
     return {name: value for name, value in space.items() if inspect.isfunction(value)}
 

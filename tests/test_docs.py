@@ -125,7 +125,7 @@ def test_the_index_counts_the_findings():
     assert f"| {words[len(findings)]} findings of our studies" in page("docs/index.md")
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/what-helps.md", "docs/methods/spectral.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/what-helps.md"])
 def test_where_a_figure_shows_spectral_below_no_method_the_page_says_so(name):
     table = results_table.table(ROOT / "docs/results/rl/cartpole-30-tasks/figure.csv", against="none")
     none, spectral = (

@@ -1,35 +1,37 @@
-"""The pages of the methods: headings and settings. Their reference code is run by tests/test_vectors.py."""
+"""The entries of the methods and their table. The reference code is run by tests/test_vectors.py."""
 
+import csv
 import re
 from pathlib import Path
 
 import pytest
 
 from rl_plasticity import INTERVENTIONS, REGULARIZERS
-from rl_plasticity.configs.written import as_written
-from rl_plasticity.settings import settings_of
 
-PAGES = Path(__file__).parent.parent / "docs" / "methods"
-METHODS = {name: method for name, method in {**REGULARIZERS, **INTERVENTIONS}.items() if name != "none"}
-HEADINGS = ["Equation", "Reference code", "Source", "Where we deviate", "Settings and cost", "Needs and refusals"]
-HEADINGS += ["In our studies"]
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = {"regularizers.md": {*REGULARIZERS} - {"none"}, "interventions.md": {*INTERVENTIONS} - {"none"}}
 
 
-def page(name):
-    return (PAGES / f"{name}.md").read_text()
+def entries(page):
+    """The text below each heading."""
+    _, *parts = re.split(r"^## (.*)\n", (DOCS / page).read_text(), flags=re.MULTILINE)
+    return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_page_with_the_same_headings(name):
-    assert page(name).startswith(f"# `{name}`: ")
-    assert re.findall(r"^## (.*)", page(name), re.MULTILINE) == HEADINGS
+@pytest.mark.parametrize(("page", "methods"), PAGES.items())
+def test_every_method_has_an_entry_and_no_other_has(page, methods):
+    assert {*entries(page)} == methods
 
 
-def test_there_is_no_page_of_a_method_that_does_not_exist():
-    assert {path.stem for path in PAGES.glob("*.md")} == {*METHODS}
+@pytest.mark.parametrize("page", PAGES)
+def test_an_entry_has_a_sentence_an_equation_code_source_and_needs(page):
+    for name, text in entries(page).items():
+        parts = [f"\n`{name}` ", "\n$$", "\n```python\n", "\n- **Source:** ", "\n- **Needs:** "]
+        places = [text.find(part) for part in parts]
+        assert -1 not in places and places == sorted(places), name
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_page_has_the_settings_and_defaults_of_the_constructor(name):
-    rows = dict(re.findall(r"^\| `(\w+)` \| (\S+) \|", page(name), re.MULTILINE))
-    assert rows == {n: as_written(d.default) for n, d in settings_of(METHODS[name]).items()}
+def test_the_table_of_methods_has_every_method_in_its_group():
+    with (DOCS / "results" / "methods.csv").open(newline="") as file:
+        kinds = {row["name"]: row["kind"] == "intervention" for row in csv.DictReader(file)}
+    assert kinds == {name: page == "interventions.md" for page, methods in PAGES.items() for name in methods}

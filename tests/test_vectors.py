@@ -1,4 +1,4 @@
-"""docs/vectors: what the reference code of the methods' pages makes, beside what the package makes."""
+"""docs/vectors: what the reference code of the methods makes, beside what the package makes."""
 
 import copy
 import json
