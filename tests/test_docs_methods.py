@@ -28,7 +28,8 @@ def test_an_entry_has_a_sentence_an_equation_code_source_and_needs(page):
     for name, text in entries(page).items():
         parts = [f"\n`{name}` ", "\n$$", "\n```python\n", "\n- **Source:** ", "\n- **Needs:** "]
         places = [text.find(part) for part in parts]
-        assert -1 not in places and places == sorted(places), name
+        assert -1 not in places, name
+        assert places == sorted(places), name
 
 
 def test_the_table_of_methods_has_every_method_in_its_group():
