@@ -23,7 +23,7 @@ from rl_plasticity.interventions import make_intervention, resets
 from rl_plasticity.regularizers import Regularizer, make_regularizer
 from rl_plasticity.structure import Structure, arguments_of, read, tensors_in, with_tensors
 
-RIGHT, WARNED, REFUSED, WRONG, CRASH = "r", "w", "n", "X", "C"
+RIGHT, WARNED, REFUSED, WRONG, CRASH = "works", "warning", "refused", "wrong", "crash"
 # What a refusal has to say: what to pass, what to change, or that there is nothing.
 USEFUL = re.compile(r"\w=|[Pp]ass |[Uu]se |[Mm]ake |nothing|needs |holds none|take ")
 
