@@ -184,7 +184,7 @@ PYTHON: dict[str, list[Block]] = {
                 "with torch.no_grad(): weight *= 3\n"
                 "torch.testing.assert_close(regularizer.penalty(net), 1e-2 * (2 * norms[0]).square())"),
     ],
-    "data-sets.md": [
+    "supervised.md": [
         Block("import numpy as np, torchvision", needs="torchvision"),
         Block("classes = np.stack", before=CLASSES, instead={":600": ":2", "600:": "2:"},
             after="assert np.load('test.npz')['labels'].tolist() == sorted([*range(1000)] * 3)"),
@@ -194,20 +194,21 @@ PYTHON: dict[str, list[Block]] = {
         Block("handle = attach(", before=A_LOOP),
         Block("loss = task_loss", before="optimizer.zero_grad(); task_loss = net(x).square().mean()\n",
             instead={"...; optimizer.step()": "loss.backward(); optimizer.step()"}),
-        Block("handle.grow(", before="net.head = None\ndef larger(head): return nn.Linear(2, 3)",
-            after="assert '0.weight' in handle.regularizer.names and 'head.weight' in handle.regularizer.names"),
         Block("scheduler",
             before=A_LOOP + "regularizer = make_regularizer('weight_decay', net, coef=1e-4)\n"
                 "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\nregularizer.penalty(net)"),
+        Block("handle.grow(", before="handle = attach('l2', optimizer, net); net.head = None\n"
+                "def larger(head): return nn.Linear(2, 3)",
+            after="assert '0.weight' in handle.regularizer.names and 'head.weight' in handle.regularizer.names"),
         Block("make_intervention(",
             before=A_LOOP + "from functools import partial; from rl_plasticity import make_regularizer\n"
                 "make_like_it = partial(make_regularizer, 'l2_init')\nregularizer = make_like_it(net)"),
+        Block("from rl_plasticity.structure import read", before="obs = x"),
     ],
     "vectors.md": [
         Block("import numpy", instead={"docs/vectors/": f"{VECTORS}/"},
             after=f"import runpy; assert not runpy.run_path('{VECTORS}/check.py')['main']('mine.safetensors', 1e-14)"),
     ],
-    "network-structure.md": [Block("from rl_plasticity.structure import read", before=A_LOOP + "obs = x")],
     "integrations.md": [
         Block("integrations.stable_baselines3", needs="stable_baselines3", instead={"100_000": "120"},
             before="from stable_baselines3 import SAC\n"),
@@ -222,7 +223,6 @@ PYTHON: dict[str, list[Block]] = {
 COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".", "docker", "jupyter")
 # Lines of commands, and first lines of blocks, that no test runs, and why.
 NOT_RUN = {
-    "jupyter lab examples/notebooks",  # waits for a reader; their cells are run by tests/examples/test_notebooks.py
     "python docs/vectors/check.py mine.safetensors",  # run with the page's Python
     # Leave out the rest, or have capitals for choices.
     "python -m rl_plasticity.train env=gym:Pendulum-v1 'agent.hidden=[16,16]' "

@@ -23,7 +23,7 @@ Part = tuple[np.ndarray, np.ndarray]  # images uint8 [n, c, h, w] and labels int
 Split = Literal["train", "validation", "test"]
 Held = Literal["test", "train"]
 
-WRITE = "numpy.savez writes train.npz and test.npz, with images and labels (docs/data-sets.md)"
+WRITE = "numpy.savez writes train.npz and test.npz, with images and labels (docs/supervised.md)"
 
 
 class DataError(SettingsError):
