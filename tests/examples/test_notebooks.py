@@ -133,4 +133,4 @@ def test_links_of_a_notebook_lead_to_files_and_the_page_of_the_notebooks_names_i
     text = "\n".join("".join(cell["source"]) for cell in cells(path, "markdown"))
     for link in re.findall(r"\]\(([^)\s#]+)", text):
         assert (path.parent / link).exists(), link
-    assert f"](../examples/notebooks/{path.name})" in (ROOT / "docs" / "notebooks.md").read_text()
+    assert f"](../examples/notebooks/{path.name})" in (ROOT / "docs" / "start.md").read_text()
