@@ -7,7 +7,8 @@ The two folders are runs of the digits' demo, each about three minutes on one th
     python -m rl_plasticity.supervised preset=demo "reg=[none,spectral]" reg.spectral.coef=1e-3 \\
         net.layer_norm=true seeds=5 out=LAYER_NORM
 
-Writes docs/plasticity.png, for dark pages docs/plasticity-dark.png, and the numbers to docs/results/front.csv.
+Writes docs/plasticity.png, for dark pages docs/plasticity-dark.png, and the numbers to docs/results/front.csv. Without
+folders it draws docs/diagnosis.png, from docs/results/diagnose.
 """
 
 import csv
@@ -18,8 +19,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 
+from papers import shown
 from rl_plasticity.compare import frame
-from rl_plasticity.comparison.plotting import STYLE, looks
+from rl_plasticity.comparison.plotting import PALETTE, STYLE, looks
 
 LABELS = {
     (False, "none"): "no method",
@@ -64,9 +66,33 @@ def draw(curves: dict[str, np.ndarray], file: Path, ink: str, paper: str) -> Non
         plt.close(figure)
 
 
-def main(plain: str, layer_norm: str) -> None:
-    curves = accuracies([Path(plain), Path(layer_norm)])
+def draw_verdicts(docs: Path) -> None:
+    """What `diagnose` says of networks whose state is known: its estimate over what long training shows."""
+    known, said = (
+        {(row["case"], row["seed"]): row for row in shown.rows(f"results/diagnose/{name}")}
+        for name in ("known.csv", "verdicts.csv rule=after call=batches")
+    )
+    verdicts = {"plastic": 2, "not detectable": 4, "losing": 5, "lost": 1, "something else": 7}
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(4.6, 2.9))
+        for verdict, color in verdicts.items():
+            cases = [case for case, row in said.items() if row["verdict"] == verdict]
+            x, y = ([float(of[case][column]) for case in cases] for of, column in ((known, "share"), (said, "score")))
+            axes.scatter(np.clip(x, -0.1, 1.1), np.clip(y, -0.1, 1.1), 14, PALETTE[color], alpha=0.7, lw=0)
+            axes.scatter([], [], 14, PALETTE[color], label=f"{verdict} ({len(cases)})")
+        axes.set(
+            xlabel="what the network learns in 2 000 updates / what a fresh one does", ylabel="estimate of diagnose"
+        )
+        axes.legend(bbox_to_anchor=(1, 1), loc="upper left")
+        figure.savefig(docs / "diagnosis.png", dpi=200)
+        plt.close(figure)
+
+
+def main(*folders: str) -> None:
     docs = Path(__file__).parent.parent / "docs"
+    if not folders:
+        return draw_verdicts(docs)
+    curves = accuracies([*map(Path, folders)])
     with (docs / "results" / "front.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["method", "seed", "task", "training accuracy"])
