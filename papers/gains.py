@@ -28,7 +28,7 @@ STUDIES = {
 
 def main() -> None:
     table = csv.writer(sys.stdout, lineterminator="\n")
-    table.writerow(["problem", "method", "mean return", "gain", "is shown"])
+    table.writerow(["problem", "method", "return", "gain", "is shown"])
     for problem, of in STUDIES.items():
         study, _, panel = of.partition(" ")
         found = rows(f"papers.results_table docs/results/rl/{study}/figure.csv --against none")

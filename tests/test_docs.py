@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from papers import results_table, shown
+from papers import shown
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TABLE = re.compile(
-    r"^    python (-m papers\.(?:results_table|foretell|verdicts|minatar_curves|already_trained) docs/.+"
+    r"^    python (-m papers\.(?:results_table|foretell|minatar_curves|already_trained) docs/.+"
     r"|-m rl_plasticity\.benchmark .+ table=markdown)"
     r"\n\n((?:\|.+\n)+)",
     re.MULTILINE,
@@ -113,26 +113,3 @@ def test_the_map_has_a_line_for_each_room():
     text = (ROOT / "CONTRIBUTING.md").read_text().partition("## Checks")[0]
     rooms = {path.parent.name for path in (ROOT / "rl_plasticity").glob("*/__init__.py")}
     assert [room for room in rooms if f"{room}/" not in text] == []
-
-
-def page(name):
-    return (ROOT / name).read_text()
-
-
-def test_the_index_counts_the_findings():
-    words = dict(enumerate(["nine", "ten", "eleven", "twelve", "thirteen", "fourteen"], 9))
-    findings = re.findall(r"^## \d+\. ", page("docs/what-helps.md"), re.MULTILINE)
-    assert f"| {words[len(findings)]} findings of our studies" in page("docs/index.md")
-
-
-@pytest.mark.parametrize("name", ["README.md", "docs/what-helps.md"])
-def test_where_a_figure_shows_spectral_below_no_method_the_page_says_so(name):
-    table = results_table.table(ROOT / "docs/results/rl/cartpole-30-tasks/figure.csv", against="none")
-    none, spectral = (
-        next(line for line in table if line.startswith(f"| {row} ")).split("|") for row in ("none", "spectral")
-    )
-    mean, gap = spectral[2].split()[0], spectral[4].strip()
-    assert float(mean) < float(none[2].split()[0])
-    text = page(name)
-    assert re.search(r"does not help here|did not help", text)
-    assert all(number in text for number in (mean, none[2].split()[0], gap))
