@@ -19,6 +19,7 @@ import runpy
 import shlex
 import statistics
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -48,7 +49,9 @@ def rows(source: str) -> tuple[dict[str, str], ...]:
     before, text = sys.argv, io.StringIO()
     sys.argv = [file, *words]
     try:
-        with contextlib.chdir(ROOT), contextlib.redirect_stdout(text):
+        # Else a module that is already imported would warn.
+        quiet = warnings.catch_warnings(action="ignore", category=RuntimeWarning)
+        with quiet, contextlib.chdir(ROOT), contextlib.redirect_stdout(text):
             runpy.run_module(file, run_name="__main__", alter_sys=False)
     finally:
         sys.argv = before
