@@ -22,7 +22,7 @@ from rl_plasticity.settings import Setting
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 Plugins = Annotated[
-    Sequence[str], Setting("modules of yours that add choices, imported first: [my_module]", belongs_to="machine")
+    Sequence[str], Setting("your own modules that add choices, imported first: [my_module]", belongs_to="machine")
 ]
 HARMLESS = ("", "gymnasium.wrappers")  # modules whose classes of wrappers any file may name
 ENTRY_POINTS = "rl_plasticity.plugins"

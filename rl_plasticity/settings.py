@@ -113,10 +113,10 @@ class Declared(NamedTuple):
         if not isinstance(kind, str):
             return [str(value) for value in kind]
         if item := item_of(kind):
-            items = {"str": "words", "bool": "true or false", "int": f"integers{bounds}", "float": f"numbers{bounds}"}
+            items = {"str": "strings", "bool": "true or false", "int": f"integers{bounds}", "float": f"numbers{bounds}"}
             return [f"a list of {items[item]}"]
         numbers = {"int": [f"an integer{bounds}"], "float": [f"a number{bounds}"], "Tensor": []}
-        others = {"bool": ["true", "false"], "str": ["a word"], "NoneType": ["null"]}
+        others = {"bool": ["true", "false"], "str": ["a string"], "NoneType": ["null"]}
         return {**numbers, **others}[kind]
 
     def _is(self, kind: ValueKind, value: Any) -> bool:

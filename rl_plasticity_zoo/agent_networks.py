@@ -13,10 +13,10 @@ from rl_plasticity_zoo.batch_normalized import XQC, FlashSAC
 from rl_plasticity_zoo.norms import StackedDropout, TrainedSequential
 from rl_plasticity_zoo.residual import Bro, Hypersphere, Simba
 
-ActorWidth = Annotated[int, Setting("width of the blocks in the actor", least=1)]
-ActorBlocks = Annotated[int, Setting("number of blocks in the actor", least=1)]
-CriticWidth = Annotated[int, Setting("width of the blocks in a critic", least=1)]
-CriticBlocks = Annotated[int, Setting("number of blocks in a critic", least=1)]
+ActorWidth = Annotated[int, Setting("width of the actor's blocks", least=1)]
+ActorBlocks = Annotated[int, Setting("number of the actor's blocks", least=1)]
+CriticWidth = Annotated[int, Setting("width of each critic's blocks", least=1)]
+CriticBlocks = Annotated[int, Setting("number of each critic's blocks", least=1)]
 
 
 def dropout_mlp(
@@ -30,7 +30,7 @@ def dropout_mlp(
     activation: Activation = "relu",
     init: Init = "orthogonal",
     dropout: Annotated[
-        float, Setting("share of the critics' hidden linear outputs that an update sets to 0 (DroQ)", least=0, below=1)
+        float, Setting("share of the critics' hidden units that an update drops (DroQ)", least=0, below=1)
     ] = 0.01,
 ) -> nn.Module:
     """Linear layers, the same in actor and critic, but for dropout, which critics alone have (Hiraoka et al. 2022)."""

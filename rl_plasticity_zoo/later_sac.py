@@ -128,44 +128,48 @@ class LaterSAC(SAC):
         make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         normalize_obs: Annotated[
-            bool | None, Setting("observations by running statistics; null: with simba and hypersphere")
+            bool | None, Setting("whether to normalize observations; null: with simba and hypersphere")
         ] = None,
-        normalize_reward: Annotated[bool, Setting("rewards by running statistics of the discounted return")] = False,
+        normalize_reward: Annotated[
+            bool, Setting("whether to scale rewards by running statistics of the return")
+        ] = False,
         critic: Annotated[
-            Literal["mse", "categorical"], Setting("critics learn a value, or the return's distribution")
+            Literal["mse", "categorical"], Setting("mse: critics learn a value; categorical: the return's distribution")
         ] = "mse",
         bins: Annotated[int, Setting("atoms of a categorical critic", least=2, most=10_000)] = 101,
-        least_return: Annotated[float, Setting("the lowest atom")] = -5.0,
-        greatest_return: Annotated[float, Setting("the highest atom, and the largest normalized return")] = 5.0,
+        least_return: Annotated[float, Setting("lowest atom")] = -5.0,
+        greatest_return: Annotated[float, Setting("highest atom, and the largest normalized return")] = 5.0,
         projection: Annotated[
-            Projection, Setting("target of a categorical critic: c51, or two_hot or hl_gauss of the expected value")
+            Projection, Setting("target of a categorical critic: c51, or the expected value as two_hot or hl_gauss")
         ] = "c51",
         target_critics: Annotated[
-            int | None, Setting("critics drawn for each target (REDQ: 2 of 10); null: all", least=1, most=100)
+            int | None, Setting("critics drawn at random for each target (REDQ: 2 of 10); null: all", least=1, most=100)
         ] = None,
-        target_over: Annotated[Over, Setting("a target's least or mean value of the critics")] = "min",
-        actor_over: Annotated[Over, Setting("the least or mean value of the critics for the actor")] = "min",
+        target_over: Annotated[Over, Setting("what targets use of the critics' values: minimum or mean")] = "min",
+        actor_over: Annotated[Over, Setting("what the actor uses of the critics' values: minimum or mean")] = "min",
         actor_every_updates: Annotated[
-            int, Setting("updates between two of actor and temperature", least=1, most=10_000)
+            int, Setting("critic updates per update of actor and temperature", least=1, most=10_000)
         ] = 1,
         num_steps: NumSteps = 1,
         lr: Annotated[float, Setting("learning rate of actor, critic and temperature", least=0)] = 3e-4,
-        lr_end: Annotated[
-            float | None, Setting("learning rate at the end of its fall; null: constant", least=0)
-        ] = None,
+        lr_end: Annotated[float | None, Setting("final learning rate; null: constant", least=0)] = None,
         lr_decay_updates: Annotated[
-            int | Literal["auto"], Setting("updates over which it falls; auto: those of the run", least=1)
+            int | Literal["auto"], Setting("updates until the learning rate is lr_end; auto: the whole run", least=1)
         ] = "auto",
         target_entropy: Annotated[
             float | Literal["half", "full", "sigma"] | None,
             Setting(
-                "entropy that the temperature aims at; half, null: -act_dim / 2; full: -act_dim; sigma: a Gaussian's"
+                "target entropy; half, null: -act_dim / 2; full: -act_dim; sigma: that of a Gaussian with target_sigma"
             ),
         ] = None,
-        target_sigma: Annotated[float, Setting("that Gaussian's standard deviation (FlashSAC)", above=0)] = 0.15,
+        target_sigma: Annotated[
+            float, Setting("standard deviation for target_entropy=sigma (FlashSAC)", above=0)
+        ] = 0.15,
         log_std: Annotated[
             Bound | None,
-            Setting("bound of the log standard deviation, [-10, 2]; null: tanh with simba and hypersphere, else clamp"),
+            Setting(
+                "how the log standard deviation is kept in [-10, 2]; null: tanh with simba, hypersphere, else clamp"
+            ),
         ] = None,
         temperature_loss: Annotated[
             Literal["alpha", "log_alpha"], Setting("factor of (entropy - target entropy) in the temperature's loss")

@@ -212,7 +212,9 @@ class Muon(Adam):
         net: nn.Module,
         lr: LearningRate = 3e-4,
         momentum: Annotated[float, Setting("momentum for the hidden layers' weights", least=0, most=1)] = 0.95,
-        scale: Annotated[Literal["adam", "original"], Setting("scale of an orthogonal step")] = "adam",
+        scale: Annotated[
+            Literal["adam", "original"], Setting("scale of the orthogonal step: as Adam's, or original")
+        ] = "adam",
         **of_adam: Any,
     ) -> None:
         super().__init__(net, lr, **of_adam)
@@ -287,9 +289,9 @@ class TRAC(Adam):
         net: nn.Module,
         lr: LearningRate = 1e-3,
         scale_betas: Annotated[
-            Sequence[float], Setting("decays of the sums that decide the scale", least=0, most=1)
+            Sequence[float], Setting("decay rates of the sums that set the scale", least=0, most=1)
         ] = SCALE_BETAS,
-        start: Annotated[float, Setting("the scale that a sum of one standard deviation gives", above=0)] = 1e-8,
+        start: Annotated[float, Setting("scale that a sum of one standard deviation gives", above=0)] = 1e-8,
         trac_eps: Annotated[float, Setting("constant in the scale's denominators", above=0)] = 1e-8,
         **of_adam: Any,
     ) -> None:

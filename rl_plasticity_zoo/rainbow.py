@@ -38,10 +38,14 @@ class Rainbow(DQN):
         seeds: Sequence[int],
         make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        dueling: Annotated[bool, Setting("outputs for the value of the state and for advantages")] = False,
-        atoms: Annotated[int, Setting("atoms of the return's distribution (C51: 51); 1: its mean only", least=1)] = 1,
-        least_return: Annotated[float, Setting("the lowest atom")] = -10.0,
-        greatest_return: Annotated[float, Setting("the highest atom")] = 10.0,
+        dueling: Annotated[
+            bool, Setting("whether outputs are the value of the state and the advantages of actions")
+        ] = False,
+        atoms: Annotated[
+            int, Setting("atoms of the return's distribution (51 for C51); 1: only its mean", least=1)
+        ] = 1,
+        least_return: Annotated[float, Setting("lowest atom")] = -10.0,
+        greatest_return: Annotated[float, Setting("highest atom")] = 10.0,
         device: str | torch.device = "cpu",
         **of_dqn: Any,
     ) -> None:

@@ -65,8 +65,10 @@ def resnet18(
     shape: Sequence[int],
     num_classes: int,
     seeds: Sequence[int],
-    small_images: Annotated[bool, Setting("a 3x3 stem without pooling")] = True,
-    norm: Annotated[Norm, Setting("BatchNorm; mean_only subtracts the mean and does not divide")] = "batch",
+    small_images: Annotated[bool, Setting("whether the stem is a 3x3 convolution without pooling")] = True,
+    norm: Annotated[
+        Norm, Setting("norm layers: BatchNorm; mean_only subtracts the mean and does not divide")
+    ] = "batch",
     activation: Activation = "relu",
 ) -> nn.Sequential:
     """ResNet-18: ``[batch, c, h, w] -> [batch, classes]``, for images of any size.
@@ -131,7 +133,7 @@ def wrn28_10(
     num_classes: int,
     seeds: Sequence[int],
     norm_after_every_conv: Annotated[
-        bool, Setting("BatchNorm behind the convolutions too whose output is added (the WRS paper's Table I)")
+        bool, Setting("whether BatchNorm also follows the convolutions whose output is added (WRS paper, Table I)")
     ] = False,
     activation: Activation = "relu",
 ) -> nn.Sequential:

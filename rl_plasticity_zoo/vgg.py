@@ -20,7 +20,7 @@ def _vgg16(
     seeds: Sequence[int],
     batch_norm: bool,
     hidden_layers: Annotated[
-        int, Setting("fully connected layers of 4096 units before the head; 0 for the WRS paper's", least=0, most=2)
+        int, Setting("fully connected layers of 4096 units before the head (0 in the WRS paper)", least=0, most=2)
     ] = 2,
     activation: Activation = "relu",
 ) -> nn.Sequential:

@@ -68,7 +68,7 @@ def vit_tiny(
     shape: Sequence[int],
     num_classes: int,
     seeds: Sequence[int],
-    patch: Annotated[int, Setting("side of a square patch in pixels", least=1)] = 4,
+    patch: Annotated[int, Setting("side length of the square patches in pixels", least=1)] = 4,
     activation: Activation = "gelu",
 ) -> VisionTransformer:
     """Vision transformer of width 192, 12 blocks and 3 heads, no dropout: ``[batch, c, s, s] -> [batch, classes]``.

@@ -60,7 +60,7 @@ def test_without_annotations_a_setting_has_the_type_of_its_default():
     def make(net, flag=True, number=1.0, whole=3, word="a", widths=(3, 4), limit=None, thing=object): ...
 
     words = {n: d.expected for n, d in settings_of(make).items()}
-    expected = ["true or false", "a number", "an integer", "a word", "a list of integers", "a number or null"]
+    expected = ["true or false", "a number", "an integer", "a string", "a list of integers", "a number or null"]
     assert words == dict(zip(("flag", "number", "whole", "word", "widths", "limit"), expected, strict=True))
 
 

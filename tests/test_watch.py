@@ -129,7 +129,7 @@ def test_a_video_that_exists_is_kept(pictures, tmp_path):
 
 
 @pytest.mark.parametrize(("env", "arguments", "names"), [
-    ("PictureForTests-v0", ["camera=1.5"], ["camera", "from -1 up, a word or null", "got 1.5"]),
+    ("PictureForTests-v0", ["camera=1.5"], ["camera", "from -1 up, a string or null", "got 1.5"]),
     ("NoRenderingForTests-v0", [], ["'render_mode'"]),
 ])  # fmt: skip
 def test_what_cannot_be_drawn_is_bad_input(env, arguments, names, pictures):

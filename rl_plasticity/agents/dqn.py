@@ -21,7 +21,9 @@ from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.settings import Setting, check, checked
 
 Loss = Literal["huber", "mse"]
-NumSteps = Annotated[int, Setting("env steps of a return before the bootstrap", least=1, most=100)]
+NumSteps = Annotated[
+    int, Setting("env steps of reward in a target before it bootstraps (n-step returns)", least=1, most=100)
+]
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "rmsprop": partial(RMSprop, alpha=0.95, eps=0.01, centered=True),
@@ -63,20 +65,24 @@ class DQN(nn.Module):
         make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
         network: Annotated[str, Setting("kind of network")] = "mlp",
-        double: Annotated[bool, Setting("the network chooses the next action, the target network values it")] = True,
+        double: Annotated[
+            bool, Setting("double Q-learning: the network chooses the next action, the target network values it")
+        ] = True,
         num_steps: NumSteps = 1,
-        loss: Annotated[Loss, Setting("loss of a value's error")] = "huber",
+        loss: Annotated[Loss, Setting("loss function of the critic's error")] = "huber",
         optimizer: Annotated[
-            Literal["adam", "rmsprop"], Setting("rmsprop: centered, alpha 0.95, eps 0.01, as for MinAtar")
+            Literal["adam", "rmsprop"], Setting("optimizer; rmsprop: centered, alpha 0.95, eps 0.01, as for MinAtar")
         ] = "adam",
         lr: LearningRate = 3e-4,
         discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,
-        target_every_updates: Annotated[
-            int, Setting("updates between two copies to the target network", least=1)
-        ] = 1000,
+        target_every_updates: Annotated[int, Setting("updates between copies to the target network", least=1)] = 1000,
         epsilon_start: Annotated[float, Setting("share of random actions at the start", least=0, most=1)] = 1.0,
-        epsilon_end: Annotated[float, Setting("share of random actions at last", least=0, most=1)] = 0.1,
-        epsilon_env_steps: Annotated[int, Setting("env steps over which that share falls", least=1)] = 100_000,
+        epsilon_end: Annotated[
+            float, Setting("share of random actions at the end of exploration", least=0, most=1)
+        ] = 0.1,
+        epsilon_env_steps: Annotated[
+            int, Setting("env steps over which epsilon falls from start to end", least=1)
+        ] = 100_000,
         device: str | torch.device = "cpu",
         **of_network: Any,
     ) -> None:

@@ -136,16 +136,16 @@ class SAC(nn.Module):
         seeds: Sequence[int],
         make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[str, Setting("kind of network of actor and critics")] = "mlp",
+        network: Annotated[str, Setting("kind of network for actor and critics")] = "mlp",
         num_critics: Annotated[int, Setting("number of critics; 2: clipped double Q", least=1, most=100)] = 1,
         lr: Annotated[float, Setting("learning rate of actor, critic and temperature", least=0)] = 3e-4,
         discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,
-        tau: Annotated[float, Setting("share of the critic in each update of the target", least=0, most=1)] = 0.005,
-        init_alpha: Annotated[float, Setting("the temperature at the start", above=0)] = 1.0,
-        target_entropy: Annotated[
-            float | None, Setting("entropy that the temperature aims at; null: -act_dim / 2")
-        ] = None,
-        log_std: Annotated[Bound, Setting("bound of the log standard deviation, [-10, 2]")] = "clamp",
+        tau: Annotated[
+            float, Setting("share of the critic that each update mixes into the target network", least=0, most=1)
+        ] = 0.005,
+        init_alpha: Annotated[float, Setting("initial temperature", above=0)] = 1.0,
+        target_entropy: Annotated[float | None, Setting("target entropy of the policy; null: -act_dim / 2")] = None,
+        log_std: Annotated[Bound, Setting("how the log standard deviation is kept in [-10, 2]")] = "clamp",
         device: str | torch.device = "cpu",
         **of_network: Any,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Settings of each command with their defaults, and the groups that it chooses from."""
+"""The settings of each command with their defaults, and the groups of choices that it takes."""
 
 import keyword
 import math
@@ -11,15 +11,15 @@ from rl_plasticity.settings import Declared, Setting, settings_of
 # The groups whose choice may be a list that trains side by side, and whose settings may be such lists too.
 SIDE_BY_SIDE = {"reg": "regularizers", "reset": "interventions"}
 
-RunDevice = Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, cpu if it is not here")]
+RunDevice = Annotated[Literal["auto", "cpu", "cuda"], Setting("device; auto: the run's own, or cpu without a GPU")]
 Position = Annotated[
     int | None,
-    Setting("position of the run in the folder, from 0, where several settings trained side by side", least=0),
+    Setting("index of the run in the folder, from 0, if several settings trained side by side", least=0),
 ]
 
 
 class Several(list[Any]):
-    """Values of one setting of a regularizer or an intervention, each for runs of its own."""
+    """Several values of one setting of a regularizer or an intervention, each for its own runs."""
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,12 @@ class RunSettings:
 
     preset: str
     seed: Annotated[int, Setting("seed of the first run", least=0)] = 0
-    seeds: Annotated[int, Setting("runs that train together, with consecutive seeds", least=1)] = 1
+    seeds: Annotated[int, Setting("number of runs that train together, with consecutive seeds", least=1)] = 1
     batch_size: Annotated[int, Setting("transitions or images per update", least=1)] = 256
     log_every_updates: Annotated[
         int | Literal["auto"],
         Setting(
-            "updates between two rows of losses and norms; auto: a sixtieth of the run, at most 16000 "
-            "(supervised: 500)",
+            "updates between logged losses and norms; auto: 1/60 of the run, at most 16000 (supervised: 500)",
             least=1,
             belongs_to="watched",
         ),
@@ -82,8 +81,8 @@ class RunSettings:
     measure_every_updates: Annotated[
         int | Literal["auto"],
         Setting(
-            "updates between two measurements of plasticity, on frozen transitions, or on images at the end of a task; "
-            "auto: a sixtieth of the run, at most 16000 (supervised: 5000); 0: never",
+            "updates between measurements of plasticity (supervised: made at the end of a task); "
+            "auto: 1/60 of the run, at most 16000 (supervised: 5000); 0: never",
             least=0,
             belongs_to="watched",
         ),
@@ -91,51 +90,57 @@ class RunSettings:
     diagnose_every_updates: Annotated[
         int | None,
         Setting(
-            "updates between two trials of what the networks learn beside fresh ones (trainability); null: never",
+            "updates between trials of how much the networks learn compared with fresh ones; null: never",
             least=1,
             belongs_to="watched",
         ),
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Setting("device that trains; auto: CUDA if there is a GPU", belongs_to="machine"),
+        Setting("device to train on; auto: CUDA if there is a GPU", belongs_to="machine"),
     ] = "auto"
     threads: Annotated[
         int | Literal["auto"],
         Setting(
-            "threads that several runs are divided among; for one run, torch's own; auto: one for one run of stacked "
-            "networks, else all cores",
+            "CPU threads: several runs share them, a single run uses them inside torch; auto: 1 for a single run "
+            "of stacked networks, else all cores",
             least=1,
             most=1024,
             belongs_to="machine",
         ),
     ] = "auto"
     compile: Annotated[
-        bool | Literal["auto"], Setting("compile the update; auto: where it saves time", belongs_to="machine")
+        bool | Literal["auto"], Setting("whether to compile the update; auto: if it saves time", belongs_to="machine")
     ] = "auto"
     precision: Annotated[
         Literal["float32", "bfloat16", "tf32", "auto"],
-        Setting("number format that large matrix products read; auto: bfloat16 where the machine has units for it"),
+        Setting("number format for large matrix products; auto: bfloat16 if the hardware supports it"),
     ] = "float32"
     bfloat16_from: Annotated[
         int | None,
-        Setting("least width of layers that read bfloat16; null: measured at the start", least=1, belongs_to="machine"),
+        Setting(
+            "smallest width of a layer that uses bfloat16; null: measured at the start", least=1, belongs_to="machine"
+        ),
     ] = None
     onednn_from: Annotated[
         int | None,
         Setting(
-            "least width of layers whose float32 products oneDNN makes on a CPU; null: measured once on a machine",
+            "smallest width of a layer that uses oneDNN for float32 on a CPU; null: measured once per machine",
             least=1,
             belongs_to="machine",
         ),
     ] = None
-    out: Annotated[str, Setting("folder of the run; auto: results/ and a short name", belongs_to="machine")] = "auto"
-    resume: Annotated[str | None, Setting("folder of a run to continue", belongs_to="machine")] = None
-    from_: Annotated[str | None, Setting("folder of a run to branch: a new run begins at its checkpoint")] = None
-    at: Annotated[int | None, Setting("env step or epoch of that checkpoint; null: the newest", least=0)] = None
+    out: Annotated[
+        str, Setting("folder of the run; auto: results/ and a name made of the settings", belongs_to="machine")
+    ] = "auto"
+    resume: Annotated[str | None, Setting("folder of the run to continue", belongs_to="machine")] = None
+    from_: Annotated[str | None, Setting("folder of the run to branch from, at one of its checkpoints")] = None
+    at: Annotated[
+        int | None, Setting("env step or epoch of the checkpoint to branch from; null: the newest", least=0)
+    ] = None
     reset_once_after_updates: Annotated[
         int | None,
-        Setting("updates of the whole run after which the reset acts, once, in place of its periods", least=1),
+        Setting("reset only once, after this many updates; in a branch, its parent's updates count too", least=1),
     ] = None
 
     @property
@@ -164,14 +169,14 @@ class Train(RunSettings):
     total_env_steps: Annotated[int, Setting("env steps of each run", least=1)] = 1_000_000
     replay_ratio: Annotated[float, Setting("updates per env step", least=0)] = 16.0
     random_env_steps: Annotated[int, Setting("env steps with random actions at the start", least=0)] = 10_000
-    prime_updates: Annotated[int, Setting("updates in a row on the first transitions (heavy priming)", least=0)] = 0
-    prime_after_env_steps: Annotated[int, Setting("transitions before priming", least=1)] = 100
-    buffer_size: Annotated[int, Setting("largest number of transitions kept for each run", least=1)] = 1_000_000
+    prime_updates: Annotated[int, Setting("updates made at once on the first transitions (heavy priming)", least=0)] = 0
+    prime_after_env_steps: Annotated[int, Setting("transitions collected before priming", least=1)] = 100
+    buffer_size: Annotated[int, Setting("transitions that each run's replay buffer keeps", least=1)] = 1_000_000
     on_change: Annotated[
         Literal["keep", "clear", "restart"],
         Setting(
-            "at a change of task: keep or clear the replay buffer, or clear it and begin with random actions and all "
-            "exploration again"
+            "at a change of task: keep the replay buffer, clear it, or clear it and restart exploration, beginning "
+            "with random actions"
         ),
     ] = "keep"
     eval_every_env_steps: Annotated[
@@ -181,7 +186,7 @@ class Train(RunSettings):
     checkpoint_every_env_steps: Annotated[
         int, Setting("env steps between two checkpoints", least=1, belongs_to="watched")
     ] = 50_000
-    overlap: Annotated[bool, Setting("updates beside the env step, without its transition: for GPUs")] = False
+    overlap: Annotated[bool, Setting("update during the env step, without its transition (for GPUs)")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,21 +199,17 @@ class Supervised(RunSettings):
     optimizer: Group
     reg: Group
     reset: Group
-    num_tasks: Annotated[int | None, Setting("tasks of the sequence; null: the sequence's own number", least=1)] = None
-    epochs_per_task: Annotated[int, Setting("passes over the images of a task", least=1)] = 100
-    lr: Annotated[float, Setting("the optimizer's learning rate", least=0)] = 1e-3
+    num_tasks: Annotated[int | None, Setting("number of tasks; null: the default of the sequence", least=1)] = None
+    epochs_per_task: Annotated[int, Setting("passes over the images of each task", least=1)] = 100
+    lr: Annotated[float, Setting("learning rate of the optimizer", least=0)] = 1e-3
     eval_every_epochs: Annotated[
         int,
-        Setting(
-            "epochs between two evaluations; one more comes at the end of each task", least=1, belongs_to="watched"
-        ),
+        Setting("epochs between evaluations; each task also ends with one", least=1, belongs_to="watched"),
     ] = 10
-    checkpoint_every_epochs: Annotated[
-        int, Setting("epochs between two checkpoints", least=1, belongs_to="watched")
-    ] = 50
+    checkpoint_every_epochs: Annotated[int, Setting("epochs between checkpoints", least=1, belongs_to="watched")] = 50
     measure_every_epochs: Annotated[
         int | None,
-        Setting("epochs between two measurements; null: measure_every_updates decides", least=1, belongs_to="watched"),
+        Setting("epochs between measurements; null: measure_every_updates decides", least=1, belongs_to="watched"),
     ] = None
 
 
@@ -216,23 +217,23 @@ class Supervised(RunSettings):
 class Evaluate:
     """Settings of ``rl_plasticity.evaluate``, besides the run's folder."""
 
-    episodes: Annotated[int | None, Setting("episodes of a run; null: its eval_episodes, or 10", least=1)] = None
-    checkpoint: Annotated[int | None, Setting("env step of the checkpoint; null: the newest", least=0)] = None
+    episodes: Annotated[int | None, Setting("episodes per run; null: the run's eval_episodes, or 10", least=1)] = None
+    checkpoint: Annotated[int | None, Setting("env step of the checkpoint to load; null: the newest", least=0)] = None
     seed: Annotated[
-        int | None, Setting("seed of the run; null: all runs of the folder, to watch the first one", least=0)
+        int | None, Setting("seed of the run; null: all runs in the folder (watch: the first one)", least=0)
     ] = None
     run: Position = None
     evaluation_seed: Annotated[
         int | None,
-        Setting("seed of the start states; null: those of the run's own evaluation at this env step", least=0),
+        Setting("seed of the start states; null: the ones that the run's own evaluation had at this env step", least=0),
     ] = None
-    deterministic: Annotated[bool, Setting("deterministic actions; false: sampled ones")] = True
+    deterministic: Annotated[bool, Setting("whether actions are deterministic; false: sampled")] = True
     device: RunDevice = "auto"
     out: Annotated[
         str | None,
         Setting(
-            "FILE.csv for each episode's return; null: only print. To watch: FILE.mp4; null: video_STEP_seedN.mp4 in "
-            "the run's folder"
+            "FILE.csv for the return of each episode; null: only print (watch: FILE.mp4; null: video_STEP_seedN.mp4 in "
+            "the run's folder)"
         ),
     ] = None
 
@@ -244,13 +245,15 @@ class Watch(Evaluate):
     episodes: Annotated[int | None, Setting("episodes in the video; null: the run's eval_episodes", least=1)] = 1
     camera: Annotated[
         int | str | None,
-        Setting("number or name of the camera, -1: a free one; null: 0 (gym: and minatar: their own)", least=-1),
+        Setting(
+            "number or name of the camera; -1: a free camera; null: 0 (gym: and minatar: have their own)", least=-1
+        ),
     ] = None
     width: Annotated[
-        int | None, Setting("width in pixels; null: 640 (gym: and minatar: their own)", least=1, most=8192)
+        int | None, Setting("width in pixels; null: 640 (gym: and minatar: have their own)", least=1, most=8192)
     ] = None
     height: Annotated[
-        int | None, Setting("height in pixels; null: 480 (gym: and minatar: their own)", least=1, most=8192)
+        int | None, Setting("height in pixels; null: 480 (gym: and minatar: have their own)", least=1, most=8192)
     ] = None
 
 
@@ -259,31 +262,29 @@ class Diagnose:
     """Settings of ``rl_plasticity.diagnose``, besides the run's folder."""
 
     checkpoint: Annotated[
-        int | None, Setting("env step or epoch of the checkpoint; null: every one, a minute for each network", least=0)
+        int | None, Setting("env step or epoch of the checkpoint; null: every one, about a minute per network", least=0)
     ] = None
-    network: Annotated[str | None, Setting("critic or actor; null: all networks")] = None
-    seed: Annotated[int | None, Setting("seed of the run; null: all runs of the folder", least=0)] = None
+    network: Annotated[str | None, Setting("network to diagnose: critic or actor; null: all networks")] = None
+    seed: Annotated[int | None, Setting("seed of the run; null: all runs in the folder", least=0)] = None
     run: Position = None
     repeats: Annotated[
-        int, Setting("draws of fresh weights and targets; up to 3 times as many if undecided", least=2)
+        int, Setting("repeats, each with new fresh weights and targets; up to 3 times as many if undecided", least=2)
     ] = 3
     updates: Annotated[
-        int | None, Setting("updates of each trial; null: as many as a verdict needs, 2400 at most", least=10)
+        int | None, Setting("updates per trial; null: as many as a verdict needs, at most 2400", least=10)
     ] = None
-    remedies: Annotated[bool, Setting("try remedies at the newest checkpoint")] = True
+    remedies: Annotated[bool, Setting("whether to try remedies at the newest checkpoint")] = True
     branch: Annotated[
-        bool, Setting("train the run on from the checkpoint with each remedy, and compare the returns")
+        bool, Setting("whether to continue the run from the checkpoint with each remedy and compare the returns")
     ] = False
     branch_env_steps: Annotated[
         int | None, Setting("env steps of each branch; null: a tenth of the run's total_env_steps", least=1)
     ] = None
-    branch_into: Annotated[Sequence[str], Setting("remedies to branch into; empty: all")] = ()
+    branch_into: Annotated[Sequence[str], Setting("remedies to branch into; empty: all of them")] = ()
     device: RunDevice = "auto"
     out: Annotated[
         str | None,
-        Setting(
-            "FILE.json for all reports; null: RUN/diagnosis.json. With branch=true a folder; null: RUN/branches/..."
-        ),
+        Setting("FILE.json for all reports; null: RUN/diagnosis.json (branch=true: a folder; null: RUN/branches/...)"),
     ] = None
 
 

@@ -40,7 +40,7 @@ from rl_plasticity.settings import Declared, Setting, settings_of
 
 Settings = TypeVar("Settings")
 PLAIN = ("NoneType", "bool", "int", "float", "str", "list[bool]", "list[float]", "list[str]")
-ARGUMENT = Declared(PLAIN, None, Setting("argument of the environment, or of one of its wrappers"))
+ARGUMENT = Declared(PLAIN, None, Setting("argument of the environment or of one of its wrappers"))
 
 
 def load(kind: type[Settings], asked: Asked, base: RunSettings | None = None) -> Settings:
@@ -201,7 +201,7 @@ def _declared_of(group: str, choice: Any, inner: Any, prefix: str = "") -> dict[
         of_each = (_declared_of(group, one, inner, f"{prefix}.{one}") for one in members)
         return {name: declared for one in of_each for name, declared in one.items()}
     if group == "env" and not isinstance(choice, str):
-        raise SettingsError(f"env must be a word, got {shown(choice)}")
+        raise SettingsError(f"env must be a string, got {shown(choice)}")
     if group != "env" and not (isinstance(choice, str) and choice in names_of(group)):
         for other in SIDE_BY_SIDE if group in SIDE_BY_SIDE else ():
             if choice in names_of(other):

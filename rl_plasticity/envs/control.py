@@ -233,25 +233,25 @@ def make_env(
     render: Mapping[str, Any] = NOTHING,
     *,
     sequence: Annotated[
-        Sequence[str], Setting("tasks that follow each other, env first; after the last the first comes again")
+        Sequence[str], Setting("tasks to train on in turn, env first; the first one follows the last")
     ] = (),
     switch_every_env_steps: Annotated[
-        int | None, Setting("env steps of a task; then comes the next task, or the next change", least=1)
+        int | None, Setting("env steps per task, before the next task or the next change", least=1)
     ] = None,
-    changes: Annotated[Sequence[str], Setting(f"changes drawn for each new task: {', '.join(KINDS)}")] = (),
+    changes: Annotated[Sequence[str], Setting(f"random changes that make each new task: {', '.join(KINDS)}")] = (),
     shift_std: Annotated[float, Setting("standard deviation of observation_shift", least=0)] = 1.0,
     dynamics_factor: Annotated[
-        float, Setting("largest factor by which gravity, friction, masses and strengths change", least=1)
+        float, Setting("largest factor by which gravity, friction, masses and motor strengths change", least=1)
     ] = 2.0,
     max_episode_steps: Annotated[
         int | None,
-        Setting("simulator steps of an episode; null: the task's own limit, or 1000 if it has none", least=1),
+        Setting("simulator steps per episode; null: the task's own limit, or 1000 if it has none", least=1),
     ] = None,
     wrappers: Annotated[
         Sequence[str],
         Setting(
-            "classes around it, innermost first: MODULE:CLASS, or one of gymnasium.wrappers; env.kwargs.NAME=VALUE "
-            "and env.kwargs.CLASS.NAME=VALUE are arguments of the environment and of a wrapper"
+            "wrappers, innermost first: MODULE:CLASS or a class of gymnasium.wrappers; env.kwargs.NAME=VALUE "
+            "and env.kwargs.CLASS.NAME=VALUE set arguments of the environment and of a wrapper"
         ),
     ] = (),
     kwargs: Mapping[str, Any] = NOTHING,

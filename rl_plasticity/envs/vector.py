@@ -61,7 +61,7 @@ class Envs:
         workers: Annotated[
             bool | int | Literal["auto"],
             Setting(
-                "processes for the environments; true: one for each run; auto: on a GPU one for each core, else none",
+                "processes for the environments; true: one per run; auto: one per core on a GPU, else none",
                 least=1,
                 belongs_to="machine",
             ),
@@ -69,7 +69,7 @@ class Envs:
         timeout_seconds: Annotated[
             float | None,
             Setting(
-                "longest time of a worker's step before the run ends; null: no limit",
+                "seconds that a worker's step may take before the run ends; null: no limit",
                 above=0,
                 belongs_to="machine",
             ),

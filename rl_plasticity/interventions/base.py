@@ -79,8 +79,8 @@ class Change(NamedTuple):
     zeroed: Sequence[tuple[Tensor, Tensor]] = ()
 
 
-EveryUpdates = Annotated[int | None, Setting("period in updates; null: not by updates", least=1)]
-EveryTasks = Annotated[int | None, Setting("period in changes of task; null: not by tasks", least=1)]
+EveryUpdates = Annotated[int | None, Setting("updates between interventions; null: never by updates", least=1)]
+EveryTasks = Annotated[int | None, Setting("changes of task between interventions; null: never by tasks", least=1)]
 
 
 class Intervention:
@@ -114,7 +114,7 @@ class Intervention:
         self,
         every_updates: EveryUpdates = None,
         every_tasks: EveryTasks = None,
-        at_updates: Annotated[Sequence[int], Setting("additional numbers of updates at which to intervene")] = (),
+        at_updates: Annotated[Sequence[int], Setting("further numbers of updates after which to intervene")] = (),
     ) -> None:
         self.every_updates, self.every_tasks, self.at_updates = every_updates, every_tasks, set(at_updates)
 

@@ -41,7 +41,7 @@ class ReDo(Intervention):
         self,
         every_updates: EveryUpdates = 1_000,
         every_tasks: EveryTasks = None,
-        threshold: Annotated[float, Setting("largest score of a recycled unit", least=0)] = 0.025,
+        threshold: Annotated[float, Setting("largest score of a unit that is recycled", least=0)] = 0.025,
     ) -> None:
         super().__init__(every_updates, every_tasks)
         self.threshold = threshold
@@ -141,10 +141,10 @@ class SelectiveReinit(Intervention):
         every_tasks: EveryTasks = None,
         choose: Annotated[
             Literal["threshold", "share"],
-            Setting("weights to renew: those of low utility (threshold), or a share of all"),
+            Setting("weights to reinitialize: those of low utility (threshold), or a fixed share"),
         ] = "threshold",
         factor: Annotated[
-            float, Setting("multiple of a tensor's mean utility (threshold), or share of its weights (share)", least=0)
+            float, Setting("multiple of a tensor's mean utility (threshold) or share of its weights (share)", least=0)
         ] = 1e-5,
     ) -> None:
         super().__init__(every_updates, every_tasks)

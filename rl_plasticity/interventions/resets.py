@@ -59,7 +59,7 @@ class HeadReset(Intervention):
         num_layers: Annotated[
             int | None,
             Setting(
-                "number of layers, counted from the output; null: a CNN's fully connected ones, else the last", least=1
+                "number of last layers to reset; null: a CNN's fully connected layers, else only the last", least=1
             ),
         ] = None,
     ) -> None:
@@ -178,8 +178,10 @@ class ShrinkAndPerturb(Intervention):
         self,
         every_updates: EveryUpdates = 100_000,
         every_tasks: EveryTasks = None,
-        coef: Annotated[float, Setting("share of the initial values in the new ones", least=0, most=1)] = 0.2,
-        init: Annotated[Literal["saved", "fresh"], Setting("initial values: saved (the run's own) or fresh")] = "saved",
+        coef: Annotated[float, Setting("share of the initial weights in the new ones", least=0, most=1)] = 0.2,
+        init: Annotated[
+            Literal["saved", "fresh"], Setting("initial weights: saved (the run's own) or fresh")
+        ] = "saved",
     ) -> None:
         super().__init__(every_updates, every_tasks)
         self.coef, self.init = coef, init
@@ -282,7 +284,9 @@ class Dash(Intervention):
         self,
         every_updates: EveryUpdates = 100_000,
         every_tasks: EveryTasks = None,
-        least: Annotated[float, Setting("smallest factor of a weight (lambda)", least=0, most=1)] = 0.05,
+        least: Annotated[
+            float, Setting("smallest factor that a weight is multiplied by (lambda)", least=0, most=1)
+        ] = 0.05,
     ) -> None:
         super().__init__(every_updates, every_tasks)
         self.least = least
@@ -349,8 +353,8 @@ class LearningRateDecay(Intervention):
     def __init__(
         self,
         at_updates: Sequence[int],
-        factor: Annotated[float, Setting("ratio of the new learning rate to the old", above=0)] = 0.1,
-        rebase: Annotated[bool, Setting("whether SWR takes the current norms as its initial ones")] = True,
+        factor: Annotated[float, Setting("factor that multiplies the learning rate", above=0)] = 0.1,
+        rebase: Annotated[bool, Setting("whether SWR takes the current norms as its new reference")] = True,
     ) -> None:
         super().__init__(at_updates=tuple(at_updates))
         self.factor, self.rebase = factor, rebase

@@ -20,8 +20,8 @@ from rl_plasticity.settings import Setting, checked
 from rl_plasticity.structure.layer import per_run, runs_of
 
 LearningRate = Annotated[float, Setting("learning rate", least=0)]
-Eps = Annotated[float, Setting("constant added to the root of the second moment", least=0)]
-WeightDecayRate = Annotated[float, Setting("weight decay, multiplied by the learning rate", least=0)]
+Eps = Annotated[float, Setting("constant added to the square root of the second moment", least=0)]
+WeightDecayRate = Annotated[float, Setting("weight decay, which is multiplied by the learning rate", least=0)]
 
 
 class Optimizer(nn.Module):
@@ -158,9 +158,13 @@ class RMSprop(Optimizer):
         self,
         net: nn.Module,
         lr: LearningRate = 3e-4,
-        alpha: Annotated[float, Setting("share of the old mean square in the new", least=0, most=1)] = 0.99,
+        alpha: Annotated[
+            float, Setting("share of the mean square that each update keeps (decay)", least=0, most=1)
+        ] = 0.99,
         eps: Eps = 1e-8,
-        centered: Annotated[bool, Setting("divide by the gradients' deviation from their mean")] = False,
+        centered: Annotated[
+            bool, Setting("whether to divide by the gradients' standard deviation instead of their root mean square")
+        ] = False,
     ) -> None:
         super().__init__(net, lr, "v" + "a" * centered)
         self.alpha, self.eps, self.centered = alpha, eps, centered
@@ -198,7 +202,7 @@ class SGD(Optimizer):
         self,
         net: nn.Module,
         lr: LearningRate = 1e-2,
-        momentum: Annotated[float, Setting("share of the last step in the next", least=0, most=1)] = 0.9,
+        momentum: Annotated[float, Setting("share of the last step that the next one keeps", least=0, most=1)] = 0.9,
     ) -> None:
         super().__init__(net, lr, "m")
         self.momentum = momentum

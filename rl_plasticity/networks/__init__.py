@@ -58,7 +58,7 @@ def make_network(
         str,
         PARAMETRIZATIONS,
         Setting(
-            "form of the weights of convolutions before a norm layer; bounded_weight_norm: of all layers but the heads"
+            "parametrization of the convolutions before norm layers (bounded_weight_norm: of all layers but the heads)"
         ),
     ] = "none",
     **settings: Any,

@@ -57,7 +57,7 @@ One whose output is longer on axis `dim` says how many times in ``outputs_per_un
 ReLU's in ``gain``.
 """
 
-Activation = Annotated[str, ACTIVATIONS, Setting("the non-linearity of the hidden layers")]
+Activation = Annotated[str, ACTIVATIONS, Setting("activation function of the hidden layers")]
 """The type of a network's setting ``activation``: a name in `ACTIVATIONS`."""
 
 

@@ -146,7 +146,9 @@ class CNN(nn.Sequential):
         activation: Activation = "relu",
         channels: Channels = 16,
         widths: Widths = (100,),
-        padding: Annotated[bool, Setting("zeros around the images, so that convolutions keep their size")] = True,
+        padding: Annotated[
+            bool, Setting("whether to pad images with zeros, so that convolutions keep their size")
+        ] = True,
         init: Init = "orthogonal",
     ) -> None:
         least = 4 if padding else 16
@@ -207,9 +209,9 @@ class OneConvolution(nn.Sequential):
         role: str,
         *,
         channels: Annotated[int, Setting("channels of the convolution", least=1)] = 16,
-        kernel_size: Annotated[int, Setting("side of the convolution's kernel", least=1)] = 3,
+        kernel_size: Annotated[int, Setting("side length of the convolution's kernel", least=1)] = 3,
         hidden: Annotated[Sequence[int], Setting("widths of the hidden linear layers", least=1)] = (128,),
-        layer_norm: Annotated[bool, Setting("LayerNorm between each layer and its activation")] = False,
+        layer_norm: Annotated[bool, Setting("whether LayerNorm comes between each layer and its activation")] = False,
         activation: Activation = "relu",
         init: Init = "orthogonal",
     ) -> None:

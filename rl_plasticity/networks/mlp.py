@@ -18,14 +18,16 @@ from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.seeding import derived
 from rl_plasticity.settings import Setting, checked
 
-LayerNormFlag = Annotated[bool, Setting("LayerNorm between linear layer and activation")]
+LayerNormFlag = Annotated[bool, Setting("whether LayerNorm comes between each linear layer and its activation")]
 """The type of a network's setting ``layer_norm``."""
 InjectedLayers = Annotated[
-    int, Setting("linear layers, counted from the output, with room for plasticity_injection; 0: none", least=0)
+    int, Setting("number of last linear layers with room for plasticity_injection; 0: none", least=0)
 ]
 Init = Annotated[
     Literal["orthogonal", "small_heads", "torch"],
-    Setting("initial weights: orthogonal with the activation's gain, heads too or theirs 0.01; or as torch makes them"),
+    Setting(
+        "initial weights: orthogonal with the activation's gain; small_heads: gain 0.01 for heads; torch: torch's own"
+    ),
 ]
 """The type of a network's setting ``init``."""
 

@@ -29,12 +29,12 @@ from rl_plasticity.structure.layer import (
 )
 
 Fraction = Annotated[float | Tensor, Setting("strength", least=0, most=1)]
-Strength = Annotated[float | Tensor, Setting("strength, in the paper's convention", least=0)]
+Strength = Annotated[float | Tensor, Setting("strength", least=0)]
 EveryUpdates = Annotated[int, Setting("period in updates", least=1)]
 Of = Annotated[
     Literal["all", "weights", "hidden_weights", "heads", "biases", "norms", "kernels_and_gains"],
     Setting(
-        "parameters acted on; weights: matrices, kernels, tables; kernels_and_gains: those of convolutions and norms"
+        "parameters to act on; weights: matrices, kernels, tables; kernels_and_gains: of convolutions and norm layers"
     ),
 ]
 Rates = float | Tensor | Mapping[str, float]

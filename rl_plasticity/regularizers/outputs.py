@@ -74,14 +74,14 @@ class Churn(Regularizer):
     def __init__(
         self,
         net: nn.Module,
-        coef: Annotated[float | Tensor | None, Setting("strength; null: follows the loss", least=0)] = None,
+        coef: Annotated[float | Tensor | None, Setting("strength; null: it follows the loss", least=0)] = None,
         distance: Annotated[
-            Literal["squared", "cross_entropy"], Setting("distance between outputs; cross_entropy: for logits")
+            Literal["squared", "cross_entropy"], Setting("distance between outputs; use cross_entropy for logits")
         ] = "squared",
-        share: Annotated[float, Setting("share of the loss that a penalty without coef is held at", least=0)] = 0.01,
-        window: Annotated[int, Setting("updates whose mean it follows", least=1)] = 50_000,
-        after_updates: Annotated[int, Setting("updates after which it follows the loss", least=0)] = 10_000,
-        first: Annotated[float, Setting("strength until then", least=0)] = 50.0,
+        share: Annotated[float, Setting("without coef, the penalty is kept at this share of the loss", least=0)] = 0.01,
+        window: Annotated[int, Setting("updates over which the loss and the penalty are averaged", least=1)] = 50_000,
+        after_updates: Annotated[int, Setting("updates after which the strength follows the loss", least=0)] = 10_000,
+        first: Annotated[float, Setting("strength before it follows the loss", least=0)] = 50.0,
     ) -> None:
         super().__init__(net, 1.0 if coef is None else coef)
         self.distance, self.share, self.after_updates, self.first = distance, share, after_updates, first

@@ -201,7 +201,7 @@ class Spectral(Regularizer):
         net: nn.Module,
         coef: Strength = 1e-4,
         k: Annotated[int, Setting("exponent of the singular value", least=1)] = 2,
-        warmup: Annotated[int, Setting("least number of initial power-iteration steps", least=0, most=100_000)] = 15,
+        warmup: Annotated[int, Setting("minimum number of initial power-iteration steps", least=0, most=100_000)] = 15,
     ) -> None:
         super().__init__(net, coef)
         told = [layer for layer in self.layers if layer.role != "undecided" and layer.parameter_names]
@@ -307,7 +307,7 @@ class Parseval(Regularizer):
         self,
         net: nn.Module,
         coef: Strength = 1e-4,
-        scale: Annotated[float, Setting("squared length of a row", above=0)] = 2.0,
+        scale: Annotated[float, Setting("target for the squared length of each row", above=0)] = 2.0,
     ) -> None:
         super().__init__(net, coef)
         self.scale = scale

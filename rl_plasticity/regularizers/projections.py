@@ -31,7 +31,9 @@ class WeightClipping(Regularizer):
     def __init__(
         self,
         net: nn.Module,
-        coef: Annotated[float | Tensor, Setting("kappa, the multiple of the initialization's bound", above=0)] = 3.0,
+        coef: Annotated[
+            float | Tensor, Setting("multiple of the initialization's bound to clip at (kappa)", above=0)
+        ] = 3.0,
     ) -> None:
         super().__init__(net, coef)
         self._act_on(net, self._linear_maps(), "linear or convolution layer", least_axes=1)
@@ -121,7 +123,7 @@ class Orthogonal(Regularizer):
         self,
         net: nn.Module,
         coef: Strength = 1e-3,
-        scale: Annotated[float, Setting("target of the squared singular values", above=0)] = 1.0,
+        scale: Annotated[float, Setting("target for the squared singular values", above=0)] = 1.0,
     ) -> None:
         super().__init__(net, coef)
         self.scale = scale
@@ -170,7 +172,7 @@ class HareAndTortoise(Regularizer):
         net: nn.Module,
         every_updates: EveryUpdates = 10_000,
         momentum: Annotated[
-            float, Setting("share of the slow average that each update keeps", least=0, most=1)
+            float, Setting("share of the slow average that each update keeps (decay)", least=0, most=1)
         ] = 0.999,
     ) -> None:
         super().__init__(net)

@@ -59,14 +59,14 @@ class SoftWeightRescaling(Regularizer):
         net: nn.Module,
         coef: Fraction = 1e-3,
         coef_classifier: Annotated[
-            float | Tensor | None, Setting("strength for the classifier; null: coef", least=0, most=1)
+            float | Tensor | None, Setting("strength for the classifier's layers; null: coef", least=0, most=1)
         ] = None,
         scope: Annotated[
             Literal["all", "preserving"],
-            Setting("layers: all (the paper), or preserving, which leaves the function unchanged"),
+            Setting("layers to rescale: all (as in the paper), or preserving, those that keep the function unchanged"),
         ] = "all",
         accumulate: Annotated[
-            Literal["exact", "paper"], Setting("accumulated bias factors: exact, or paper (Algorithm 1 as printed)")
+            Literal["exact", "paper"], Setting("how bias factors accumulate: exact, or paper (Algorithm 1 as printed)")
         ] = "exact",
     ) -> None:
         super().__init__(net, coef)
@@ -222,14 +222,16 @@ class WeightRescaling(Regularizer):
         self,
         net: nn.Module,
         every_updates: EveryUpdates = 10,
-        norm_decay: Annotated[float | Tensor, Setting("decay of gain and shift, times the rate", least=0)] = 5e-4,
+        norm_decay: Annotated[
+            float | Tensor, Setting("weight decay of gains and shifts, multiplied by the learning rate", least=0)
+        ] = 5e-4,
         rescale_head: Annotated[bool, Setting("whether to rescale the output layer (for classification)")] = False,
         per: Annotated[
-            Literal["unit", "layer"], Setting("rows that share a scale: unit (the paper) or layer")
+            Literal["unit", "layer"], Setting("what shares a scale: unit (as in the paper) or layer")
         ] = "unit",
         variant: Annotated[
             Literal["output", "input_channel"],
-            Setting("channels whose kernels are scaled: output, or input_channel, WRS(IC)"),
+            Setting("channels whose kernels are rescaled: output, or input_channel for WRS(IC)"),
         ] = "output",
     ) -> None:
         super().__init__(net)
@@ -341,7 +343,7 @@ class Hypersphere(Regularizer):
         net: nn.Module,
         norms: Annotated[
             Literal["free", "scale"],
-            Setting("gains and shifts of norm layers: free, or scaled together to norm sqrt(n)"),
+            Setting("gains and shifts of norm layers: free, or rescaled together to norm sqrt(n)"),
         ] = "free",
     ) -> None:
         super().__init__(net)

@@ -202,7 +202,7 @@ class ContinualBackprop(Recycling):
         self,
         net: nn.Module,
         coef: Fraction = 1e-4,
-        maturity: Annotated[int, Setting("updates before a new unit may be replaced", least=0)] = 100,
+        maturity: Annotated[int, Setting("updates that a new unit is protected for", least=0)] = 100,
         decay: Annotated[float, Setting("decay of the running mean of a unit's utility", least=0, most=0.9999)] = 0.99,
     ) -> None:
         super().__init__(net, coef, every_updates=1)
@@ -273,11 +273,11 @@ class SelfNormalizedResets(Recycling):
         self,
         net: nn.Module,
         quantile: Annotated[
-            float, Setting("quantile of a unit's silences that becomes its threshold", least=0, most=1)
+            float, Setting("quantile of a unit's silent stretches that becomes its threshold", least=0, most=1)
         ] = 0.99,
-        every_updates: Annotated[int, Setting("updates between two settings of the thresholds", least=1)] = 1_000,
+        every_updates: Annotated[int, Setting("updates between adjustments of the thresholds", least=1)] = 1_000,
         least: Annotated[int, Setting("smallest threshold, in examples", least=1)] = 100,
-        most: Annotated[int, Setting("largest threshold, in examples; also the first one", least=1)] = 100_000,
+        most: Annotated[int, Setting("largest threshold, in examples, and the initial one", least=1)] = 100_000,
     ) -> None:
         super().__init__(net, 0.0, every_updates)
         if least > most:

@@ -41,7 +41,7 @@ class Joblib:
     """Runs on the cores of this machine, and on its GPU if it has one."""
 
     n_jobs: Annotated[
-        int, Setting("how many at once; -1: one for each core, -2: one less. Each gets cores // n_jobs threads")
+        int, Setting("runs at a time; -1: one per core, -2: one less. Each gets cores // n_jobs threads")
     ] = -1
 
     def threads(self, jobs: int) -> int | None:
@@ -62,22 +62,20 @@ class Joblib:
 class Slurm:
     """An array of Slurm jobs, through submitit. A run that meets the time limit saves, queues again and goes on."""
 
-    timeout_min: Annotated[int, Setting("the time limit of each job", least=1)] = 1440
-    signal_delay_s: Annotated[int, Setting("seconds before the time limit at which a run is told to save", least=1)] = (
-        120
-    )
-    max_num_timeout: Annotated[int, Setting("how often a run may meet the time limit and queue again", least=0)] = 1000
-    array_parallelism: Annotated[int, Setting("how many at once", least=1)] = 256
-    cpus_per_task: Annotated[int, Setting("the threads of each run", least=1)] = 1
-    gpus_per_node: Annotated[int | None, Setting("GPUs of each run", least=1)] = None
-    gres: Annotated[str | None, Setting("shard:1, say: a part of a GPU, where Slurm is set up for it")] = None
+    timeout_min: Annotated[int, Setting("time limit of each job in minutes", least=1)] = 1440
+    signal_delay_s: Annotated[int, Setting("seconds before the time limit when a run is told to save", least=1)] = 120
+    max_num_timeout: Annotated[int, Setting("how often a run may reach the time limit and queue again", least=0)] = 1000
+    array_parallelism: Annotated[int, Setting("jobs that run at the same time", least=1)] = 256
+    cpus_per_task: Annotated[int, Setting("cores, and threads, of each run", least=1)] = 1
+    gpus_per_node: Annotated[int | None, Setting("number of GPUs of each run", least=1)] = None
+    gres: Annotated[str | None, Setting("part of a GPU, such as shard:1, if Slurm is set up for it")] = None
     mem_gb: Annotated[int | None, Setting("memory of each run in GB", least=1)] = None
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
     constraint: str | None = None
-    setup: Annotated[Sequence[str] | None, Setting('shell lines to run first: ["module load cuda"]')] = None
-    additional_parameters: Annotated[Sequence[str], Setting("anything else that sbatch takes: [nice=5]")] = ()
+    setup: Annotated[Sequence[str] | None, Setting('shell lines to run first, such as ["module load cuda"]')] = None
+    additional_parameters: Annotated[Sequence[str], Setting("other options of sbatch, such as [nice=5]")] = ()
 
     def threads(self, jobs: int) -> int | None:
         return self.cpus_per_task
@@ -129,9 +127,11 @@ class Slurm:
 class Ray:
     """A Ray cluster. A run whose node dies continues on another one."""
 
-    address: Annotated[str | None, Setting("Ray cluster; null: this machine; auto or HOST:PORT: one that runs")] = None
-    num_cpus: Annotated[float, Setting("cores of each run, and its threads", least=0)] = 1.0
-    num_gpus: Annotated[float, Setting("GPUs of each run; 0.25: four runs share one", least=0)] = 0.0
+    address: Annotated[
+        str | None, Setting("Ray cluster; null: this machine; auto or HOST:PORT: one that is running")
+    ] = None
+    num_cpus: Annotated[float, Setting("cores, and threads, of each run", least=0)] = 1.0
+    num_gpus: Annotated[float, Setting("GPUs of each run; with 0.25, four runs share one", least=0)] = 0.0
 
     def threads(self, jobs: int) -> int | None:
         return max(1, int(self.num_cpus))

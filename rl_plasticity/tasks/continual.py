@@ -297,8 +297,8 @@ class Stationary(TaskSequence):
         decay_at_epochs: Annotated[
             Sequence[int], Setting("epochs after which the learning rate decays, e.g. [100, 150]", least=1)
         ] = (),
-        decay: Annotated[float, Setting("factor of the learning rate at each decay", above=0)] = 0.1,
-        rebase: Annotated[bool, Setting("let SWR take the norms at a decay as its new reference")] = True,
+        decay: Annotated[float, Setting("factor by which each decay multiplies the learning rate", above=0)] = 0.1,
+        rebase: Annotated[bool, Setting("whether SWR takes the norms at each decay as its new reference")] = True,
     ) -> None:
         super().__init__(data, seeds, num_tasks)
         self.decay_at_epochs, self.decay, self.rebase = tuple(decay_at_epochs), decay, rebase

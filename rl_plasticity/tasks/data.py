@@ -161,14 +161,18 @@ def load(
     root: Annotated[
         str | None,
         Setting(
-            "folder with train.npz and test.npz; null: digits are bundled, the rest downloaded",
+            "folder with train.npz and test.npz; null: download (digits come with scikit-learn)",
             belongs_to="machine",
         ),
     ] = None,
-    train_size: Annotated[int | None, Setting("number of images to keep, the first ones; null: all", least=1)] = None,
+    train_size: Annotated[
+        int | None, Setting("number of training images to keep, the first ones; null: all", least=1)
+    ] = None,
     validation: Annotated[int, Setting("number of images kept for validation", least=0)] = 0,
-    augment: Annotated[bool, Setting("flip, colour jitter, pad and crop (Liu et al. 2021)")] = False,
-    validation_from: Annotated[Held, Setting("images that validation takes from: test (the papers) or train")] = "test",
+    augment: Annotated[bool, Setting("whether to flip, color-jitter, pad and crop images (Liu et al. 2021)")] = False,
+    validation_from: Annotated[
+        Held, Setting("images that validation is taken from: test (as in the papers) or train")
+    ] = "test",
     **settings: Any,
 ) -> Data:
     """The data set called `name`, as tensors on the CPU.

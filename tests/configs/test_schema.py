@@ -243,7 +243,7 @@ def test_a_plug_may_be_named_without_a_list_and_as_a_file(named, monkeypatch):
     monkeypatch.setattr(plugins, "load_one", lambda module, asked: loaded.append(module))
     load([f"plugins={named}"])
     assert loaded == ["norm_keep"]
-    refused(lambda: load(["plugins=[3]"]), "plugins", "a list of words", "[3]")
+    refused(lambda: load(["plugins=[3]"]), "plugins", "a list of strings", "[3]")
 
 
 SAID = {
