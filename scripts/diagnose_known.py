@@ -3,6 +3,7 @@
     python scripts/diagnose_known.py                            # make what is missing, then print the table
     python scripts/diagnose_known.py --only dropout --verdicts  # the verdicts on some cases
     python scripts/diagnose_known.py --rule later --set held_out
+    python scripts/diagnose_known.py --rule after --show batches  # the table of what is there
 
 papers/known.txt has the cases. In docs/results/diagnose, known.csv has the truth: copies of the network and
 fresh ones learn the next task for 2000 updates, at the best of four learning rates, in three orders. A network that
@@ -28,6 +29,7 @@ sys.path.append(f"{Path(__file__).parents[1]}")
 from papers.known import BATCH, TRUTH, Case, Jobs, cases, table, truth
 
 VERDICTS = ["case", "seed", "rule", "call", "verdict", "score", "low", "high", "seconds", "causes"]
+CALLS = ("batches", "drawn")
 SAID = ("plastic", "losing", "lost", "something else", "not detectable")
 
 
@@ -48,19 +50,19 @@ def verdict(case: Case, call: str) -> dict[str, Any]:
 def show(known: dict[str, dict[str, str]], rows: list[dict[str, str]]) -> None:
     """Print for each rule and call how often each verdict was given, by what is true, and the AUROC."""
     for one in dict.fromkeys((row["rule"], row["call"]) for row in rows):
-        said: dict[tuple[str, str], Counter[str]] = {}
+        said: dict[str, Counter[str]] = {}
         scores: dict[str, list[float]] = {"lost": [], "healthy": []}
         for row in (row for row in rows if (row["rule"], row["call"]) == one and row["case"] in known):
             of = known[row["case"]]
-            state = of["truth"] if of["expected"] in ("healthy", "lost") else "with another cause"
-            for key in ((state, ""), (state, of["group"])):
-                said.setdefault(key, Counter())[row["verdict"]] += 1
+            state = of["truth"] if of["expected"] in ("healthy", "lost") else "with a hindering optimizer"
+            for name in (state, f"{state}, held out")[: 1 + (of["set"] == "held_out")]:
+                said.setdefault(name, Counter())[row["verdict"]] += 1
             scores.setdefault(state, []).append(float(row["score"]))
-        print(f"\n{', '.join(one):40}cases" + "".join(f"{word:>16}" for word in SAID))
-        for (state, group), found in sorted(said.items()):
-            print(f"{group or state.upper():38}{found.total():7}" + "".join(f"{found[word]:16}" for word in SAID))
+        print(f"\n{', '.join(one)}:\n\n| networks | number | {' | '.join(SAID)} |\n{'|---' * (2 + len(SAID))}|")
+        for state, found in sorted(said.items()):
+            print(f"| {state} | {found.total()} | {' | '.join(str(found[word]) for word in SAID)} |")
         pairs = [(a < b) + (a == b) / 2 for a in scores["lost"] for b in scores["healthy"] if a + b == a + b]
-        print(f"AUROC of lost {sum(pairs) / max(1, len(pairs)):.3f}")
+        print(f"\nAUROC of lost {sum(pairs) / max(1, len(pairs)):.3f}")
 
 
 if __name__ == "__main__":
@@ -70,13 +72,15 @@ if __name__ == "__main__":
     parser.add_argument("--rule", default="now", help="a name for the rule that gives the verdicts")
     parts = parser.add_mutually_exclusive_group()
     parts.add_argument("--truth", action="store_true", help="without verdicts")
+    parts.add_argument("--show", choices=CALLS, help="make nothing: the table of this call")
     parts.add_argument("--verdicts", action="store_true", help="without the truth")
     a = parser.parse_args()
     torch.set_num_threads(1)
     chosen = [case for case in cases() if a.only in " | ".join(case) and a.set in (None, case.set)]
-    jobs: Jobs = {(c.name, "0"): partial(truth, c) for c in chosen if not a.verdicts}
+    jobs: Jobs = {(c.name, "0"): partial(truth, c) for c in chosen if not (a.verdicts or a.show)}
     known = {row["case"]: row for row in table("known.csv", TRUTH, jobs)}
-    calls = () if a.truth else ("batches", "drawn")
+    calls = () if a.truth or a.show else CALLS
     jobs = {(c.name, "0", a.rule, call): partial(verdict, c, call) for call in calls for c in chosen}
     rows = table("verdicts.csv", VERDICTS, jobs)
+    rows = [row for row in rows if not a.show or (row["rule"], row["call"]) == (a.rule, a.show)]
     show({case.name: known[case.name] for case in chosen if case.name in known}, rows)

@@ -139,14 +139,14 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
     groups = {name: [r for r in rows if r["group"] == name] for name in dict.fromkeys(r["group"] for r in rows)}
     groups["all but relu"] = [r for r in rows if r["group"] not in ("relu", CRITICS)]
     measures = ("drawn", "batches", *SYMPTOMS)
-    print(f"{'':24}{'rows':>6}{'lost':>6}" + "".join(f"{name:>14}" for name in measures))
+    print(f"| networks | changes of task | lost | {' | '.join(measures)} |\n{'|---' * (3 + len(measures))}|")
     for group, of_group in groups.items():
-        lost, line = [*map(is_lost, of_group)], ""
+        lost, cells = [*map(is_lost, of_group)], []
         for name in measures:
             danger = [float(r.get(name) or "nan") * (1 if name in GROW else -1) for r in of_group]
             known = len({*lost}) == 2 and not np.isnan(danger).any()
-            line += f"{roc_auc_score(lost, danger) if known else float('nan'):14.3f}"
-        print(f"{group:24}{len(lost):6}{sum(lost):6}{line}")
+            cells.append(f"{roc_auc_score(lost, danger):.3f}" if known else "")
+        print(f"| {group} | {len(lost)} | {sum(lost)} | {' | '.join(cells)} |")
     for column, group in (("verdict", "all but relu"), ("batches_verdict", "all but relu"), ("verdict", CRITICS)):
         print(f"\n{column}, {group}: boundaries; the next task's least, median, greatest; lost")
         for verdict in VERDICTS:
