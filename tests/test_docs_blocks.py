@@ -224,9 +224,7 @@ COMMAND_WORDS = ("python", "python3.11", "pip", "make", "cd", ".", "docker", "ju
 # Lines of commands, and first lines of blocks, that no test runs, and why.
 NOT_RUN = {
     "python docs/vectors/check.py mine.safetensors",  # run with the page's Python
-    # Leave out the rest, or have capitals for choices.
-    "python -m rl_plasticity.train env=gym:Pendulum-v1 'agent.hidden=[16,16]' "
-    "random_env_steps=20 total_env_steps=60 ...",
+    # Has capitals for choices.
     "python -m rl_plasticity.supervised task=TASK data=DATA net=NET reg=REG reset=RESET optimizer=OPTIMIZER",
     # What commands printed.
     "group     seeds  final          IQM [95 %]            AUC [95 %]",
