@@ -8,23 +8,23 @@ from rl_plasticity.configs.gone import unknown
 COMMANDS = {
     "train": "train an agent on a control task",
     "supervised": "train a network on a sequence of supervised tasks",
-    "status": "what runs, how far it is, when it ends, what failed",
-    "compare": "a table, figures and a page of what runs have learned",
-    "benchmark": "a method's score on fixed tasks, beside those of the published methods",
-    "diagnose": "whether a run's networks still learn as fresh ones do, and what would help",
-    "evaluate": "the returns of a trained policy",
-    "watch": "a trained policy as a video",
+    "status": "show which runs are at work, how far they are, when they end, and which failed",
+    "compare": "compare what runs have learned, in a table, figures and a web page",
+    "benchmark": "score a method on fixed tasks, next to the published methods",
+    "diagnose": "find out whether a run's networks still learn as fresh ones do, and what would help",
+    "evaluate": "measure the returns of a trained policy",
+    "watch": "record a video of a trained policy",
 }
 
 
 def main() -> int:
-    """Say which commands there are, or run the one that is named."""
+    """List the commands, or run the one that is named."""
     command, *arguments = sys.argv[1:] or ["--help"]
     if command in ("-h", "--help"):
         print("python -m rl_plasticity.COMMAND ...\n")
         for name, does in COMMANDS.items():
             print(f"  {name:12}{does}")
-        print("\npython -m rl_plasticity.COMMAND --help says what each takes.")
+        print("\npython -m rl_plasticity.COMMAND --help lists the arguments of a command.")
         return 0
     if command not in COMMANDS:
         print(f"rl_plasticity: {unknown('command', command, COMMANDS, f'command {command}')}", file=sys.stderr)

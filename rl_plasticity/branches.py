@@ -1,4 +1,4 @@
-"""Which remedy raises the return: a run goes on from a checkpoint with each of them, and the returns are compared."""
+"""Find out which remedy raises the return: continue a run from a checkpoint with each, and compare the returns."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ def branch_run(folder: RunFolder, d: Diagnose) -> int:
     for name, s in settings.items():
         _require_same(RunFolder(place / name), s)
     done = [name for name in asked if finished(place / name)]
-    announced = f"branching from env step {at} to {at + steps} into {', '.join(asked)}; in {place}"
+    announced = f"branching from env step {at} to {at + steps} into {', '.join(asked)}; results in {place}"
     print(printable(announced), file=sys.stderr, flush=True)
     made: dict[str, Path] = {}
     for name, arguments in asked.items():
@@ -59,7 +59,7 @@ def branch_run(folder: RunFolder, d: Diagnose) -> int:
             print(f"{name} ({len(made) + 1} of {len(asked)})", file=sys.stderr, flush=True)
             try:
                 if signal := _make(place / name, arguments):
-                    print("stopped; the same command goes on", file=sys.stderr)
+                    print("stopped; run the same command again to continue", file=sys.stderr)
                     return 128 + signal
             except (ValueError, FaultyRun) as error:
                 if name == AS_IT_IS:
@@ -79,13 +79,13 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
         SettingsError: the run cannot be branched so.
     """
     if given := [f"{name}={getattr(d, name)}" for name in ("seed", "run", "network") if getattr(d, name) is not None]:
-        raise SettingsError(f"branch=true takes all seeds and networks: leave out {' '.join(given)}")
+        raise SettingsError(f"branch=true uses all seeds and networks: leave out {' '.join(given)}")
     parent = branch.parent_settings(Train, folder)
     saved = checkpoint.load(folder.checkpoints, d.checkpoint, whole=False)
     at, updates = int(saved["at"]), int(saved["progress"]["updates"])
     steps = d.branch_env_steps or max(1, parent.total_env_steps // 10)
     if updates_by(parent, at + steps) == updates_by(parent, at):
-        raise SettingsError(f"no update would be made in {steps} env steps from {at}: give more, branch_env_steps=N")
+        raise SettingsError(f"no update would be made in {steps} env steps from {at}: give a larger branch_env_steps")
     device = device_here(d.device) if d.device != "auto" or device_here("auto") == "cpu" else parent.device
     common = [f"from={folder}", f"at={at}", f"total_env_steps={at + steps}", f"device={device}"]
     common.append(f"eval_every_env_steps={min(parent.eval_every_env_steps, max(1, steps // EVALUATIONS))}")
@@ -95,7 +95,7 @@ def planned(folder: RunFolder, d: Diagnose) -> tuple[int, int, dict[str, list[st
     remedies = resets | regularizers
     for name in d.branch_into:
         if name not in remedies:
-            raise SettingsError(f"branch_into: no remedy {name!r}{nearest(name, remedies)}")
+            raise SettingsError(f"branch_into: unknown remedy {name!r}{nearest(name, remedies)}")
     chosen = [name for name in remedies if name in (d.branch_into or remedies)]
     return at, steps, {AS_IT_IS: common, **{name: [*common, *remedies[name]] for name in chosen}}
 
@@ -127,7 +127,7 @@ def _require_same(there: RunFolder, s: Train) -> None:
     saved = saved_settings(Train, there)
     now, then = (naming.identity(replace(one, from_=None)) for one in (s, saved))
     if other := [f"{n}={then.get(n)}, not {now[n]}" for n in now if now[n] != then.get(n)]:
-        raise SettingsError(f"{there} holds a run with {other[0]}: choose another out=, or move it away")
+        raise SettingsError(f"{there} holds another run, with {other[0]}: choose another out=, or move that run away")
 
 
 def _make(place: Path, arguments: Sequence[str]) -> int:

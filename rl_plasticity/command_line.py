@@ -1,4 +1,4 @@
-"""The frame of every command: help, bad input, faults, Ctrl-C, and the exit status.
+"""What all commands share: help, bad input, faults, Ctrl-C, and the exit status.
 
 It imports no torch, so that help and complaints come at once.
 """
@@ -137,7 +137,7 @@ def places_and_options(
             raise SettingsError(f"{name} needs a value: {name}=...")
         options[name] = value
     if not places:
-        raise SettingsError("name at least one folder with runs: results, say")
+        raise SettingsError("name at least one folder with runs, such as results")
     return places, options
 
 
@@ -168,7 +168,7 @@ def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
     """The text of ``--help``: the usage, and the settings, with those of plugs that the arguments name."""
     usage = _usage(kind)
     if kind in commands.DEFAULT_PRESET:
-        sweeps = "-m runs all combinations of values a,b and range(0,10), with launcher=joblib, slurm or ray"
+        sweeps = "-m trains every combination of values a,b and range(0,10); launcher=joblib, slurm or ray"
         usage = f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}"
     else:
         usage += "\n\nRUN is the folder of a run."
@@ -218,5 +218,5 @@ def looked_at(kind: type[E], arguments: Sequence[str]) -> tuple[RunFolder, E]:
         SettingsError: there is no run, or a setting is bad.
     """
     if not arguments:
-        raise SettingsError(f"a run's folder is needed: {_usage(kind)}")
+        raise SettingsError(f"name the folder of a run: {_usage(kind)}")
     return RunFolder(expanded(arguments[0])), schema.load(kind, arguments[1:])

@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 HELP = """python -m rl_plasticity.compare FOLDER... [name=value ...]
 
-Compares the runs in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. Runs are grouped by
-everything but the seed. Prints a table; writes comparison.csv, table.tex (for a paper), report.html (one file, to
-open in a browser) and figures/ (PNG and PDF).
+Compares the runs in the folders. A folder is that of a run, that of a sweep or a glob. Runs that differ only in their
+seeds form a group. Prints a table, and writes comparison.csv, table.tex (for a paper), report.html (to open in a
+browser) and figures/ (PNG and PDF).
 
-  out=FOLDER            where to; default: comparison. A comparison there is replaced, anything else is not
+  out=FOLDER            where to write; default: comparison. Replaces an earlier comparison there, and nothing else
   metric=NAME           default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
   better=higher|lower   which values count as better; default: as the metric says (critic/dormant: lower)
-  columns=NAME,...      those that tables have, as comparison.csv calls them: mean,iqm,gap; default: all
-  table=FORM            what is printed: text, or the table alone as latex (booktabs) or markdown
-  target=NUMBER         adds the steps until the metric first reaches it
-  baseline=LABEL        the group that the others are measured against; default: the one with reset=periodic, else the
-                        one with reg=none and reset=none
+  columns=NAME,...      columns of the tables, by their names in comparison.csv: mean,iqm,gap; default: all
+  table=FORM            what to print: text, or only the table as latex (booktabs) or markdown
+  target=NUMBER         adds a column: the steps until the metric first reaches this number
+  baseline=LABEL        the group to measure the others against; default: the one with reset=periodic, else the one
+                        with reg=none and reset=none
   leave_out=LABEL,...   groups to leave out
-  mix=NAME,...          settings of the task or length in which runs may differ: env.name, total_env_steps, data, ...
-  plugins=[NAME,...]    modules of yours, whose metrics say which values are better
+  mix=NAME,...          settings of the task or length that may differ between runs: env.name, total_env_steps, data
+  plugins=[NAME,...]    your own modules, whose metrics say which values are better
 """
 
 
@@ -172,9 +172,9 @@ def _read(folders: Sequence[RunFolder]) -> tuple[list["Run"], list[str]]:
         else:
             seeds, asked = {run.seed for run in found}, found[0].settings.get("seeds", 1)
             if len(seeds) < asked:
-                said.append(f"{folder} has numbers of {len(seeds)} of its {asked} seeds")
+                said.append(f"{folder} has numbers for only {len(seeds)} of its {asked} seeds")
     if not runs:
-        raise SettingsError(said[0] if said else "no folder with runs is named")
+        raise SettingsError(said[0] if said else "name at least one folder with runs")
     return runs, said
 
 
@@ -186,7 +186,7 @@ def _require_replaceable(out: Path) -> None:
     with refused(f"write to {out}"):
         is_ours = page.is_file() and GENERATOR in page.read_text(errors="replace")[:1000]
         if out.exists() and any(out.iterdir()) and not is_ours:
-            raise SettingsError(f"{out} exists and is no comparison; choose another out=")
+            raise SettingsError(f"{out} exists and is not a comparison; choose another out=")
 
 
 def _write(comparison: "Comparison", out: Path) -> None:

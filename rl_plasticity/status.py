@@ -11,15 +11,15 @@ from rl_plasticity.runs.state import STATES, Status, at, read
 
 HELP = """python -m rl_plasticity.status FOLDER...
 
-Prints a line for each run in the folders: runs' own folders, a sweep's folder (searched for runs) or globs. How far it
-is (of all env steps or epochs), its updates a second, when it will end (local time, and how long that is), and its last
-return or accuracy (the mean over its seeds; each of several settings side by side has its own).
+Prints a line for each run in the folders. A folder is that of a run, that of a sweep or a glob. The line says how far
+it is, its updates per second, when it will end (local time, and the time left), and its last
+return or accuracy (the mean over seeds; settings that train side by side have one each).
 
-  running   at work
-  finished  made all its steps
-  stopped   saved a checkpoint when told to end; continue with resume=FOLDER
-  killed    ended without a word: killed, out of memory, or its machine went down; continue with resume=FOLDER
-  failed    could not go on; the line says why
+  running   it is at work
+  finished  all its steps are made
+  stopped   it saved a checkpoint when told to end; continue with resume=FOLDER
+  killed    its process ended without reporting why (out of memory, for example); continue with resume=FOLDER
+  failed    it could not go on; the line says why
   damaged   its files cannot be read; the line says why
 """
 

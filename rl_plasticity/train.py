@@ -103,7 +103,7 @@ def build(s: Train, plan: Plan) -> Parts:
         require_applicable(agent, plan.interventions, inputs)
     every = s.env.switch_every_env_steps
     if every and not task_of(s, s.total_env_steps):
-        say(f"no change will come: env.switch_every_env_steps={every}, and total_env_steps={s.total_env_steps}")
+        say(f"the task never changes: env.switch_every_env_steps={every}, total_env_steps={s.total_env_steps}")
     warn_of_what_never_comes(plan, planned_updates(s), task_of(s, s.total_env_steps) + 1)
     return Parts(agent, eval_envs, make_buffer(s, agent, runs, spaces))
 
@@ -111,19 +111,21 @@ def build(s: Train, plan: Plan) -> Parts:
 def _require_consistent(s: Train) -> None:
     """Raises SettingsError where settings do not fit each other."""
     if (s.env.switch_every_env_steps is None) is bool(s.env.sequence or s.env.changes):
-        raise SettingsError("env.switch_every_env_steps, and env.sequence or env.changes, need each other")
+        raise SettingsError("env.switch_every_env_steps goes with env.sequence or env.changes: give both or neither")
     kept = [s.buffer_size, s.total_env_steps - 1]
     kept += [s.env.switch_every_env_steps] if s.on_change != "keep" and s.env.switch_every_env_steps else []
     if s.prime_updates and s.prime_after_env_steps > min(kept):
-        raise SettingsError(f"prime_after_env_steps={s.prime_after_env_steps}, but only {min(kept)} can be kept")
+        raise SettingsError(
+            f"prime_after_env_steps={s.prime_after_env_steps} must be at most {min(kept)}, the transitions kept by then"
+        )
     if (every := restart_every(s)) and s.random_env_steps >= every:
         raise SettingsError(
             f"on_change=restart: random_env_steps={s.random_env_steps} must be below env.switch_every_env_steps={every}"
         )
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates and s.replay_ratio:
         raise SettingsError(
-            f"no update would be made: total_env_steps={s.total_env_steps} does not exceed random_env_steps="
-            f"{s.random_env_steps}; choose fewer random ones, or replay_ratio=0"
+            f"no update would be made: total_env_steps={s.total_env_steps} must be above random_env_steps="
+            f"{s.random_env_steps}; lower random_env_steps, or set replay_ratio=0"
         )
 
 

@@ -155,4 +155,4 @@ def test_what_needs_attention_is_at_the_end_and_the_last_line_counts(tmp_path):
     assert call(tmp_path / "sw*" / "[ab]")[1].splitlines()[-1] == "2 runs: 1 finished, 1 failed"
     nothing = tmp_path / "nothing"
     assert call(nothing) == (2, "", f"rl_plasticity.status: there is no folder {nothing}\n")
-    assert call(tmp_path, "every=3")[2].startswith("rl_plasticity.status: status every went")
+    assert call(tmp_path, "every=3")[2].startswith("rl_plasticity.status: status every was removed")

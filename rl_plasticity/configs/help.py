@@ -25,8 +25,8 @@ def describe(kind: type[Any], asked: Sequence[str], width: int) -> str:
         valid = {group: names_of(group) or ["a task", "gym:NAME", "minatar:NAME"] for group in names}
         lines = [_line(group, names[group], ", ".join(valid[group]), width) for group in names]
         lines.append(_line("preset", values["preset"], ", ".join(presets.files(called(kind))), width))
-        lines += ["", "reg=spectral+l2 is a chain; reg=[none,spectral] trains both side by side."]
-        lines += ["--help reg=NAME preset=NAME shows the settings of other choices.", ""]
+        lines += ["", "reg=spectral+l2 uses both at once; reg=[none,spectral] trains a run of each, side by side."]
+        lines += ["--help reg=NAME preset=NAME shows the settings of other choices and the values of a preset.", ""]
     for name, declared in declared_by(kind, names, values).items():
         words = f"{declared.setting.help} ({declared.expected})" if declared.setting.help else declared.expected
         lines.append(_line(name, values.get(name, declared.default), words, width))

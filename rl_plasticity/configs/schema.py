@@ -100,7 +100,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     values = dict(flat_values(saved))
     for group in GROUPS[kind]:
         if f"{group}.name" not in values:
-            raise SettingsError(f"{group}.name is missing: these are no settings of rl_plasticity.{called(kind)}")
+            raise SettingsError(f"{group}.name is missing: these are not settings of rl_plasticity.{called(kind)}")
     names = {group: values.pop(f"{group}.name") for group in GROUPS[kind]}
     declared = declared_by(kind, names, values)
     went = {n for n, v in values.items() if did_nothing(n, v) and not (n in declared and declared[n].accepts(v))}
@@ -110,7 +110,7 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
             raise unknown("setting", name, declared, _went(kind, name, names))
     for module in _modules(names, values):
         if module not in plugins.loaded:
-            raise SettingsError(f"env {names['env']!r}: no saved settings load the module {module!r}")
+            raise SettingsError(f"env {names['env']!r}: saved settings never load a module, here {module!r}")
     # A setting of the machine may be newer than the run: it does not make another run of it.
     optional = {*OPTIONAL, *went, *(name for name, d in declared.items() if d.setting.belongs_to == "machine")}
     for name in (*declared, "preset"):
@@ -172,7 +172,9 @@ def _start(kind: type[Any], given: dict[str, Any], base: RunSettings | None) -> 
         return {}
     if kind is Train and given.get("agent") in presets.agents_of_papers():
         if "preset" in given:
-            raise SettingsError(f"agent={given['agent']} is a preset, beside preset={given['preset']}: give one")
+            raise SettingsError(
+                f"agent={given['agent']} is a preset, and so is preset={given['preset']}: give only one"
+            )
         given["preset"] = given.pop("agent")
     sequence = given.get("env.sequence")
     if sequence and isinstance(sequence, list):
@@ -258,10 +260,10 @@ def _unknown(kind: type[Any], name: str, declared: Mapping[str, Declared], names
     written = _went(kind, name, names)
     group, _, last = as_gone(name).rpartition(".")
     if each := [d for d in declared if group and d.startswith(f"{group}.") and d.endswith(f".{last}")]:
-        return SettingsError(f"{name}: the choice {group}={as_written(names[group])} has {' and '.join(each)}")
+        return SettingsError(f"{name}: the settings of {group}={as_written(names[group])} are {' and '.join(each)}")
     valid = [*names, *declared, "preset", "plugins"]
     if not written and group in names:
         owners = [f"{group}={choice}" for choice in KINDS[group].names if last in KINDS[group].settings(choice)]
-        hint = f"; it is one of {in_short(owners)}" if owners else nearest(name, valid)
+        hint = f"; it is a setting of {in_short(owners)}" if owners else nearest(name, valid)
         return SettingsError(f"{group}={as_written(names[group])} has no setting {name!r}{hint}")
     return unknown("setting", name, valid, written)

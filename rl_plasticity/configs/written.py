@@ -34,7 +34,7 @@ def parse(argument: str) -> tuple[str, Any]:
         return name, None if text == "null" and name == "data.root" else str(expanded(text))
     if RANGE.fullmatch(text) or len(_between_commas(text, argument)) > 1:
         raise SettingsError(
-            f"{shown(argument)} names several values: for a run of each add -m, for one list write {name}=[{text}]"
+            f"{shown(argument)} has several values: add -m to train a run of each, or write {name}=[{text}] for a list"
         )
     return name, _value(text, argument)
 
@@ -55,7 +55,7 @@ def each(argument: str) -> list[str]:
         except (ValueError, TypeError) as error:
             raise SettingsError(f"{shown(argument)}: expected range(FIRST,END) of integers") from error
     if not values:
-        raise SettingsError(f"{shown(argument)} names no value")
+        raise SettingsError(f"{shown(argument)} has no value")
     return [f"{name}={value}" for value in values]
 
 

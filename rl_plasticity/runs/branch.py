@@ -47,11 +47,11 @@ def load(kind: type[S], asked: Asked) -> S:
     if given.get("from") is None:
         settings = schema.load(kind, given)
         if settings.at is not None:
-            raise SettingsError(f"at={settings.at} needs from=FOLDER, the run that has this checkpoint")
+            raise SettingsError(f"at={settings.at} needs from=FOLDER, the folder of the run with this checkpoint")
         return settings
     folder: RunFolder = RunFolder(str(given["from"]))
     if given.get("resume") is not None:
-        raise SettingsError(f"from={folder} begins a run, and resume={given['resume']} continues one: give one of them")
+        raise SettingsError(f"from={folder} starts a new run, resume={given['resume']} continues one: give only one")
     schema.load_plugs(given.get("plugins", []))
     with refused(f"read {folder}"):
         parent = parent_settings(kind, folder)
@@ -59,18 +59,18 @@ def load(kind: type[S], asked: Asked) -> S:
     machine, fixed = schema.marked(kind, "machine"), FIXED[kind].split()
     for name in given:
         if name not in machine and (name in fixed or f"{name.partition('.')[0]}." in fixed):
-            raise SettingsError(f"{name} cannot be given with from=: a branch has that of {folder}")
+            raise SettingsError(f"{name} cannot be given with from=: a branch takes it from {folder}")
     base = replace(parent, out="auto", resume=None, from_=None, at=None)
     if any(name.partition(".")[0] == "reset" for name in given):  # what acted once in the run is another intervention
         base = replace(base, reset_once_after_updates=None)
     settings = schema.load(kind, given, base)
     at = max(steps, default=None) if settings.at is None else settings.at
     if at not in steps:
-        raise SettingsError(f"at={at}: {folder} has checkpoints of {', '.join(map(str, steps)) or 'no step'}")
+        raise SettingsError(f"at={at}: {folder} has no such checkpoint (valid: {', '.join(map(str, steps)) or 'none'})")
     if isinstance(settings, Train) and isinstance(parent, Train):
         _require_consistent(settings, parent, folder, at)
     if len(variants(settings)) > 1:
-        raise SettingsError("a branch has one setting of each: branch into several with -m reset=none,head")
+        raise SettingsError("a branch is one run, without lists in reg or reset: for several, give -m reset=none,head")
     return replace(settings, from_=str(folder.path.absolute()), at=at)
 
 
@@ -82,7 +82,9 @@ def parent_settings(kind: type[S], folder: RunFolder) -> S:
     """
     parent = saved_settings(kind, folder)
     if len(variants(parent)) > 1:
-        raise SettingsError(f"{folder} holds several settings side by side: train each alone (-m), and branch that run")
+        raise SettingsError(
+            f"{folder} trained several settings side by side: train each one alone (-m) and branch that run"
+        )
     return parent
 
 
@@ -103,7 +105,7 @@ def state_of(
     """
     once, made = s.reset_once_after_updates, int(saved["progress"]["updates"])
     if once is not None and once <= made and once != parent.reset_once_after_updates:
-        raise SettingsError(f"{ONCE}={once} has passed: {counted(made, 'update')} came before at={s.at}")
+        raise SettingsError(f"{ONCE}={once} must be above the {counted(made, 'update')} made before at={s.at}")
     name = next(part for part in ("agent", "learner") if part in saved)
     module, before = make(s, plan), make(parent, Plan.of(parent)).state_dict()
     try:
@@ -146,11 +148,11 @@ def write(place: Path, s: S, saved: dict[str, Any], parent: RunFolder) -> None:
 def _require_consistent(s: Train, parent: Train, folder: RunFolder, at: int) -> None:
     """Raises SettingsError where a branch at this env step cannot have the settings `s`."""
     if s.total_env_steps <= at:
-        raise SettingsError(f"total_env_steps={s.total_env_steps} must be above at={at}: the branch begins there")
+        raise SettingsError(f"total_env_steps={s.total_env_steps} must be above at={at}, where the branch starts")
     if bool(s.measure_every_updates) is not (measured := bool(parent.measure_every_updates)):
         did = "measured" if measured else "did not measure"
         raise SettingsError(
-            f"measure_every_updates={s.measure_every_updates}: {folder} {did} plasticity, so must a branch"
+            f"measure_every_updates={s.measure_every_updates}: {folder} {did} plasticity, and a branch must do the same"
         )
     if s.prime_updates and at == s.prime_after_env_steps and s.replay_ratio != parent.replay_ratio:
         raise SettingsError(f"replay_ratio={s.replay_ratio:g} cannot be given at={at}, the env step of heavy priming")
@@ -169,7 +171,7 @@ def _fit_(module: nn.Module, saved: Mapping[str, Any], before: Mapping[str, Any]
     mine = module.state_dict()
     of_method, theirs = ({n for n in state if REGULARIZER in f".{n}"} for state in (mine, saved))
     if other := sorted((mine.keys() ^ saved.keys()) - of_method - theirs):
-        raise ValueError(f"{other[0]} is in one of them alone")
+        raise ValueError(f"only one of them has {other[0]}")
     is_same_method = is_same_method and of_method == theirs
     decided = {n for n in mine if any(part in f".{n}" for part in DECIDED)}
     kept = {n for n in decided if n in before and torch.equal(mine[n], before[n])}

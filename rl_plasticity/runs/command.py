@@ -199,7 +199,7 @@ class Command(Generic[S, B]):
                 saved = checkpoint.load(folder.checkpoints)
                 then: Any = schema.load_saved(self.kind, saved["settings"])
                 if different := "; ".join(_differences(then.flat, settings.flat, self.kind)):
-                    raise SettingsError(f"config.yaml is not what the checkpoint was made with: {different}")
+                    raise SettingsError(f"config.yaml differs from the settings of the checkpoint: {different}")
                 require_as_saved(folder, saved)
             settings, plan, built = self._made(replace(settings, out=str(folder), resume=None), callbacks)
             # The saved settings get the new length, so that the next start need not give it again.
@@ -212,11 +212,13 @@ class Command(Generic[S, B]):
         """The settings with which the run in `folder` continues, and those that it had."""
         machine = {"plugins", *schema.marked(self.kind, "machine")} - {"out", "compile", "bfloat16_from", "onednn_from"}
         if others := [name for name in given if name not in machine | {LENGTH}]:
-            raise SettingsError(f"resume={folder} takes its settings from there; leave out {' '.join(others)}")
+            raise SettingsError(f"resume={folder} takes its settings from that folder: leave out {' '.join(others)}")
         before = saved_settings(self.kind, folder)
         changed: dict[str, Any] = {name: getattr(settings, name) for name in given if hasattr(settings, name)}
         if changed.get(LENGTH, math.inf) < (length := getattr(before, LENGTH, 0)):
-            raise SettingsError(f"{LENGTH}={changed[LENGTH]}: a run can only be extended, and {folder} has {length}")
+            raise SettingsError(
+                f"{LENGTH}={changed[LENGTH]} must be at least {length}, as in {folder}: a run can only be extended"
+            )
         for name, group in before.groups.items():
             own = {k: given.get(f"{name}.{k}", v) for k, v in group.settings.items()}
             changed[name] = replace(group, settings=own)
@@ -259,7 +261,7 @@ def last_checkpoint(folder: RunFolder) -> str:
     try:
         paths = [*folder.saved_steps.values()]
     except OSError:
-        return "its checkpoints cannot be reached"
+        return "its checkpoints cannot be read"
     return f"the last good checkpoint is {paths[-1]}" if paths else "there is no checkpoint"
 
 
@@ -270,7 +272,7 @@ def _require_free(path: Path) -> None:
     """Raises SettingsError if something is there already."""
     with refused(f"read {path}"):
         if not naming.is_free(path):
-            raise SettingsError(f"{path} exists; continue that run with resume={path} or choose another out=")
+            raise SettingsError(f"{path} exists already; continue that run with resume={path}, or choose another out=")
 
 
 def _locked(folder: RunFolder) -> FileLock:
@@ -285,7 +287,7 @@ def _locked(folder: RunFolder) -> FileLock:
             return locked(folder)
         except Timeout:
             entry = last_entry(folder)
-            said = f"{folder} is being written by another process; {entry.text if entry else ''}"
+            said = f"another process is writing to {folder}; {entry.text if entry else ''}"
             raise SettingsError(said) from None
 
 

@@ -69,10 +69,12 @@ class Plan:
             SettingsError: there is none.
         """
         if run is not None and run >= len(self.seeds):
-            raise SettingsError(f"no run={run}: the folder has {len(self.seeds)}, counted from 0")
+            raise SettingsError(
+                f"there is no run={run}: the folder has {counted(len(self.seeds), 'run')}, counted from 0"
+            )
         runs = [i for i, other in enumerate(self.seeds) if seed in (None, other) and run in (None, i)]
         if not runs:
-            raise SettingsError(f"no run with seed={seed}{nearest(seed, map(str, sorted(set(self.seeds))))}")
+            raise SettingsError(f"there is no run with seed={seed}{nearest(seed, map(str, sorted(set(self.seeds))))}")
         return runs
 
     def without_interventions(self, runs: slice) -> "Plan":
@@ -112,7 +114,7 @@ def _members(name: str, group: Group) -> Iterator[tuple[Differences, Group]]:
 
 
 def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> list[str]:
-    """Lines that announce the run: which runs, how many updates, and the folder.
+    """Lines that announce a run: its seeds, number of updates, and folder.
 
     Args:
         updates: number of updates of each run.
@@ -120,13 +122,13 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     """
     seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
     several = [name.group for name in plan.names[:: s.seeds] if name.group]
-    lines = [f"{counted(len(plan.names), 'run')}: {seeds}" + (f" of each of {'; '.join(several)}" if several else "")]
-    lines.append(f"{counted(updates, 'update')} of each, in {length}")
+    lines = [f"{counted(len(plan.names), 'run')}: {seeds}" + (f" for each of {'; '.join(several)}" if several else "")]
+    lines.append(f"{counted(updates, 'update')} per run, in {length}")
     if left_out := presets.leaves_out(called(type(s)), s.preset):
         chosen = {name for variant in variants(s) for group in variant[1:] for name in group.name.split("+")}
         papers = presets.settings_of("train", s.preset).items()
         own = [f"{group}={name}" for group, name in papers if group in ("reg", "reset") and name not in chosen]
-        lines.append(f"{s.preset} here is without {', '.join([*own, left_out])}")
+        lines.append(f"{s.preset} here leaves out {', '.join([*own, left_out])}")
     return [*lines, *([f"branched from {s.from_} at {s.at}"] if s.from_ else []), f"results in {s.out}"]
 
 
@@ -139,13 +141,13 @@ def warn_of_what_never_comes(plan: Plan, updates: float, tasks: int) -> None:
         periods = ", ".join(f"{name}={value}" for name, value in of.items() if value is not None)
         left = updates % every if every and every <= updates else None
         if left is None and not (every_tasks and every_tasks < tasks) and not any(n <= updates for n in once):
-            say(f"no reset will come: {periods}; {length}")
+            say(f"no reset will happen: {periods}; {length}")
         elif every and left is not None and left < LEARNS_AGAIN * every and intervention.forgets:
             say(f"the last reset comes {counted(left, 'update')} before the end: {periods}; {length}")
     longest = {n: v for reg in plan.groups for n, v in reg.settings.items() if n.endswith("every_updates")}
     for name, value in longest.items():
         if value > updates > 0:
-            say(f"reg.{name}={value} never comes: {length}")
+            say(f"reg.{name}={value} is never reached: {length}")
 
 
 def _regularizer_maker(groups: Sequence[Group], seeds: int) -> Callable[..., Regularizer]:

@@ -120,7 +120,9 @@ class Slurm:
                 elif cancelled:
                     job.end("stopped: taken out of the queue")
                 elif time.monotonic() - last_seen[job] > LOST_S:
-                    job.end(f"failed: Slurm job {ids[job]} left the queue without a word; see {sweep / 'slurm'}")
+                    job.end(
+                        f"failed: Slurm job {ids[job]} left the queue without reporting anything; see {sweep / 'slurm'}"
+                    )
 
 
 @dataclass

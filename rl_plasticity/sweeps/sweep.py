@@ -69,16 +69,16 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     same = (folder, Path.cwd(), threads, tuple(plugins.loaded))
     jobs = [Job(command.name, run.arguments, run.folder, *same) for run in todo]
     where = os.path.relpath(folder)
-    print(f"to make: {len(todo)} of {counted(len(everything), 'run')}; their output is in {where}", flush=True)
+    print(f"training {len(todo)} of {counted(len(everything), 'run')}; their output goes to {where}", flush=True)
 
     def tell() -> None:
         with suppress(OSError):
             (folder / "stop").touch()
-        say("stopping: each run saves where it is (once more: at once)")
+        say("stopping: each run saves a checkpoint first (interrupt again to stop at once)")
 
     with StopSignal(tell) as stop:
         launcher.launch(jobs)
-    outcomes = {job.folder: job.outcome or "failed: nothing was heard of it" for job in jobs}
+    outcomes = {job.folder: job.outcome or "failed: it ended without reporting anything" for job in jobs}
     return report(everything, outcomes, stop.received)
 
 
@@ -90,7 +90,7 @@ def runs(kind: type[S], arguments: Sequence[str]) -> list[Run]:
     """
     paths = dict(a.split("=", 1) for a in arguments if a.startswith(("out=", "resume=")))
     if "resume" in paths:
-        raise SettingsError("a sweep resumes what is half done by itself: leave out resume=")
+        raise SettingsError("a sweep resumes its unfinished runs by itself: leave out resume=")
     out = expanded(paths.get("out", RESULTS)).absolute()
     own: list[str] = [a for a in arguments if not a.startswith("out=")]
     combinations = [*itertools.product(*map(written.each, own))]
@@ -116,7 +116,7 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
     where = os.path.relpath(everything[0].folder.parent)
     print(", ".join(f"{n} {word}" for word, n in words.items()) + f"; results in {where}")
     if words["failed"] or words["stopped"]:
-        print("the same command again makes what is missing")
+        print("run the same command again to make the missing runs")
     return 128 + signalled if signalled else int(words["failed"] + words["stopped"] > 0)
 
 

@@ -258,7 +258,7 @@ def test_a_run_without_a_row_or_without_one_of_some_seeds_is_said_and_prevents_n
     assert (status, "4 groups" in out) == (0, True)
     assert err.splitlines()[:2] == [
         f"rl_plasticity.compare: left out: {sweep / '0'} has written no number yet",
-        f"rl_plasticity.compare: {sweep / '3'} has numbers of 2 of its 4 seeds",
+        f"rl_plasticity.compare: {sweep / '3'} has numbers for only 2 of its 4 seeds",
     ]
     with pytest.warns(UserWarning, match="no number yet|2 of its 4 seeds"):
         assert {*frame(sweep)["group"]} == {row.group.label for row in compare(sweep).rows}

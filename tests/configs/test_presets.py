@@ -111,13 +111,13 @@ def test_an_agent_of_a_paper_is_one_word_takes_settings_and_says_what_it_leaves_
     changed = load(f"agent={name}", "replay_ratio=7", "reg=none", "reset=none", kind=Train)
     assert (changed.agent, changed.replay_ratio, changed.reg.name) == (s.agent, 7.0, "none")
     lines = foretold(s, Plan.of(s), 3, "3 env steps")
-    assert [line for line in lines if line == f"{name} here is without {presets.leaves_out('train', name)}"]
+    assert [line for line in lines if line == f"{name} here leaves out {presets.leaves_out('train', name)}"]
     others = load(f"agent={name}", "reg=l2_init", "reset=head", kind=Train)
     others = foretold(others, Plan.of(others), 3, "3 env steps")
     papers = [
         f"{group}={choice.name}" for group, choice in (("reg", s.reg), ("reset", s.reset)) if choice.name != "none"
     ]
-    assert f"{name} here is without {', '.join([*papers, presets.leaves_out('train', name)])}" in others
+    assert f"{name} here leaves out {', '.join([*papers, presets.leaves_out('train', name)])}" in others
     refused(lambda: load(f"agent={name}", "preset=demo", kind=Train), f"agent={name}", "preset=demo")
     added = load("agent=xqc", "reg=[none,hypersphere+l2]", kind=Train)
     assert not [line for line in foretold(added, Plan.of(added), 3, "") if "reg=hypersphere" in line]

@@ -186,7 +186,7 @@ def test_a_saved_file_with_an_unknown_a_missing_or_a_wrong_setting_is_an_error(t
     text = schema.dump(load([]))
     for changed, *names in (
         (text + "new: 3\n", "'new'"),
-        (text + "logger: wandb\n", "logger went"),
+        (text + "logger: wandb\n", "logger was removed"),
         (text.replace("  lr: 0.0003\n", "  lr: 0.0003\n  critic: categorical\n"), "agent.sac.critic is", "later_sac"),
         (text.replace("reg:\n  name: none", "reg:\n  name: chain\n  l2:\n    coef: 1"), "reg=chain"),
         (text.replace("seed: 0\n", ""), "'seed'", "missing"),

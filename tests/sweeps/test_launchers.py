@@ -195,7 +195,7 @@ def test_a_job_that_slurm_loses_has_failed_and_the_others_are_waited_for(a_job, 
     sleeping(monkeypatch, launchers, lambda _: next(polls) == 4 and jobs[2].end("succeeded"))
     load(["launcher=slurm", "launcher.mem_gb=3", "launcher.additional_parameters=[nice=5]"]).launch(jobs)
     assert [job.outcome for job in jobs][::2] == ["succeeded", "succeeded"]
-    assert "Slurm job 7_1 left the queue without a word" in jobs[1].outcome
+    assert "Slurm job 7_1 left the queue" in jobs[1].outcome
     assert (FakeExecutor.given["mem_gb"], FakeExecutor.given["slurm_signal_delay_s"]) == (3, 120)
     assert FakeExecutor.given["slurm_additional_parameters"] == {"requeue": True, "nice": "5"}
     assert "slurm_partition" not in FakeExecutor.given
