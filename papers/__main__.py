@@ -111,7 +111,7 @@ def listing(out: Path) -> None:
         f"A run-update is one update of one run. Hours were recorded on {' and '.join(sorted(machines))}:\n"
         "CPU hours of all runs; with a * hours by the clock, on cores that other work shared.\n"
         "python -m papers NAME makes one; with small=true its small version, with dry_run=true none.\n"
-        "What the small versions of papers gave is in docs/reproductions-data.md."
+        "What the small versions of papers gave is in docs/reproductions.md."
     )
 
 

@@ -229,7 +229,6 @@ NOT_RUN = {
     # What commands printed.
     "group     seeds  final          IQM [95 %]            AUC [95 %]",
     "state     done                         updates  ends                   run                               last",
-    "tried on copies         learned then              closes",
 }
 # Beginnings of such commands: they train for minutes, maybe on a library or data that is not here, and shorter in
 # tests/examples, whose folder is on the tests' path; set up an environment; install from the network; a container.
