@@ -74,7 +74,7 @@ def listing() -> int:
             methods = {row.method for row in done if row.task == task.name}
             lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
         total = sum(task.minutes for task in suite.tasks.values())
-        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} of one core a method")
+        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} on one core per method")
         print("\n".join(command_line.aligned(lines)), end="\n\n")
     print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help explains the rest")
     return 0

@@ -75,7 +75,7 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     if not folder.is_run():
         saved_settings(Train, folder)  # raises, and names what there is
     if not folder.saved_steps:
-        raise SettingsError(f"no checkpoint in {folder.checkpoints}")
+        raise SettingsError(f"there is no checkpoint in {folder.checkpoints}")
     kept = Kept(folder, {"repeats": d.repeats, "updates": d.updates, "version": __version__}, writes=d.out is None)
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
@@ -107,7 +107,7 @@ def _items(source: Source, kept: Kept, d: Diagnose) -> list[Item]:
         SettingsError: there is no such network or checkpoint.
     """
     if d.network not in (None, *source.networks):
-        raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
+        raise SettingsError(f"there is no network {d.network!r}{nearest(d.network, source.networks)}")
     saved = kept.folder.saved_steps
     known = sorted({*saved, *(item.step for item in kept.found)})
     steps = [step for step in known if d.checkpoint in (None, step)]
@@ -118,7 +118,7 @@ def _items(source: Source, kept: Kept, d: Diagnose) -> list[Item]:
     chosen = [item for item in items if d.network in (None, item.network)]
     if not chosen:
         hint = nearest(d.checkpoint, map(str, known))
-        raise SettingsError(f"no checkpoint of step {d.checkpoint} in {kept.folder.checkpoints}{hint}")
+        raise SettingsError(f"there is no checkpoint of step {d.checkpoint} in {kept.folder.checkpoints}{hint}")
     return sorted(chosen, key=lambda item: (item.step, item.data != "random", source.networks.index(item.network)))
 
 
@@ -136,8 +136,8 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
         return item.step in kept.folder.saved_steps and (not rows or (without and takes_remedies(item)))
 
     missing = [*filter(is_missing, items)]
-    where = "" if d.out else f"; kept in {kept.folder.diagnosis}"
-    say(f"{len(missing)} to try, {len(items) - len(missing)} known{where}")
+    where = "" if d.out else f"; results are kept in {kept.folder.diagnosis}"
+    say(f"{len(missing)} to diagnose, {len(items) - len(missing)} already known{where}")
     width = max(map(len, map(printable, runs)))
     line = f"{{:9}} {{:{width}}}  {{:8}} {{:8}} {{:15}} {{}}".format
     print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
@@ -165,7 +165,7 @@ def tried(
 ) -> list[Report]:
     """Say what trials will cost, make them, and say every `TOLD` seconds how many updates they have made."""
     least, most = map(command_line.about, cost(subject, tasks, d.repeats, d.updates))
-    say(f"{what}: {least if least == most else f'{least} to {most}'}, more where a verdict stays open")
+    say(f"{what}: takes {least if least == most else f'{least} to {most}'}, or longer if a verdict stays open")
     began = told = time.monotonic()
     updates = 0
 
@@ -324,7 +324,7 @@ def _loaded(path: str) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever the file holds
         if "Weights only load failed" in str(error):  # a whole module, for example
-            raise SettingsError(f"{path} holds more than tensors: save net.state_dict(), or inputs alone") from error
+            raise SettingsError(f"{path} holds more than tensors: save net.state_dict(), or only inputs") from error
         raise SettingsError(f"cannot read {path}: {first_line(error)}") from error
 
 
@@ -343,7 +343,7 @@ def _state_in(content: Any, net: nn.Module, path: str) -> Any:
             if {*chosen} == {*names}:
                 found[f"{entry} {prefix}".strip()] = chosen
     if len(found) > 1:
-        raise SettingsError(f"{path} holds several such networks, {in_short(map(repr, found))}: save one of them alone")
+        raise SettingsError(f"{path} holds several such networks, {in_short(map(repr, found))}: save only one of them")
     return next(iter(found.values()), content)
 
 

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from rl_plasticity import command_line
 from rl_plasticity.configs.commands import Evaluate
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, counted
 from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.trained import Trained
@@ -40,7 +40,9 @@ def evaluate(folder: RunFolder, e: Evaluate) -> NDArray[np.float64]:
     envs.close()
 
     kind = "deterministic" if e.deterministic else "sampled"
-    print(f"{env}, checkpoint of env step {trained.step}, {kind} actions, episodes a run: {returns.shape[1]}")
+    print(
+        f"{env}, checkpoint of env step {trained.step}, {kind} actions, {counted(returns.shape[1], 'episode')} per run"
+    )
     for run, of_run in zip(runs, returns, strict=True):
         spread = f" ± {of_run.std(ddof=1) / math.sqrt(len(of_run)):.1f}" if len(of_run) > 1 else ""
         summary = f"return {of_run.mean():.1f}{spread}, min {of_run.min():.1f}, max {of_run.max():.1f}"

@@ -86,7 +86,7 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     refused(lambda: command(["verify", str(file)]), "plugins")  # no file loads a module
     assert "antigravity" not in sys.modules
     plugins._sources["my_plug"] = (None, "of another source")
-    refused(lambda: command(["verify", str(file)]), "my_plug", "another one")
+    refused(lambda: command(["verify", str(file)]), "my_plug", "differs")
 
 
 def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scores_on_others(suite, capfd):

@@ -182,8 +182,8 @@ def test_it_says_what_a_trial_costs_and_keeps_what_is_known_when_killed(pendulum
     with pytest.raises(KeyboardInterrupt):
         go(pendulum, "network=critic", f"out={tmp_path / 'all.json'}")
     first, second = given
-    assert "3 to try" in first
-    assert re.search(r"1 of 3, critic on random at step 0: \d+ s, more", first)  # before anything is tried
+    assert "3 to diagnose" in first
+    assert re.search(r"1 of 3, critic on random at step 0: takes \d+ s, or longer", first)  # before anything is tried
     assert re.search(r"1 of 3, critic on random at step 0: 20 updates in \d+ s", second)
     assert len(json.loads((tmp_path / "all.json").read_text())) == 2  # runs
 
@@ -202,7 +202,7 @@ def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, 
     assert act([*given, "repeats=3", "updates=50", "remedies=false", "out=mine.json"]) == 1
     printed = capsys.readouterr()
     assert printed.out.startswith("verdict: lost")
-    assert re.search(r"weights.pt: \d+ s", printed.err)
+    assert re.search(r"weights.pt: takes \d+ s", printed.err)
     assert json.loads((tmp_path / "mine.json").read_text())["verdict"] == "lost"
     refused(lambda: act([*given, "out=mine.json"]), "mine.json")
     torch.save(nn.Linear(4, 2).state_dict(), "weights.pt")

@@ -394,7 +394,7 @@ def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module
     refused(lambda: load_agent(folder), "plugins=[td3]")
     assert "td3" not in sys.modules
     of_evaluate = lambda: command_line.look_at(Evaluate, evaluate)  # noqa: E731
-    assert "episodes a run: 1" in called(of_evaluate, folder, "plugins=[td3]")[1]
+    assert "1 episode per run" in called(of_evaluate, folder, "plugins=[td3]")[1]
 
 
 def test_no_saved_file_makes_a_module_load(tmp_path, module):

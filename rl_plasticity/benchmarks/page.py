@@ -1,4 +1,4 @@
-"""What a suite says: the table and the verdict that are printed, and a page with a figure."""
+"""The report on a suite: the table and the verdict that are printed, and a page with a figure."""
 
 import base64
 import io
@@ -24,12 +24,11 @@ from rl_plasticity.metrics.statistics import Interval
 from rl_plasticity.runs.files import write_text
 
 MEANING = (
-    "A score is 0 for no method and 1 for a network that is fresh at each task (on primed tasks: one that was never "
-    "primed), each at its best learning rate; below 0 a method harms. Strength and learning rate are chosen for each "
-    "task on other seeds than those that are scored. Overall is the interquartile mean over tasks. Brackets are 95 % "
-    "intervals over seeds of these tasks: they say nothing of tasks, networks or run lengths that are not in the "
-    "suite, nor of strengths that were not tried. “Better” and “worse” are by intervals that hold for all comparisons "
-    "of a method at once."
+    "A score is 0 for a run without a method and 1 for a network that is fresh at each task (on primed tasks: one that "
+    "was never primed), each at its best learning rate. A method with a score below 0 harms. Strength and learning "
+    "rate are chosen for each task on other seeds than the scored ones. Overall is the interquartile mean over tasks. "
+    "Brackets are 95 % intervals over seeds. They say nothing about other tasks, networks, run lengths or strengths. "
+    "“Better” and “worse” mean that an interval which holds for all comparisons of a method at once excludes 0."
 )
 
 
@@ -43,7 +42,7 @@ def show(suite: Suite, found: Sequence[Row], mine: str | None, place: Path | Non
     """
     if lacking := {NONE, FRESH} - {row.method for row in found if row.seed}:
         raise SettingsError(
-            f"{suite.name} has no rows of {' and '.join(sorted(lacking))} to score by; published=none,fresh makes them"
+            f"scores on {suite.name} need results of {' and '.join(sorted(lacking))}: add published=none,fresh"
         )
     scores = rows.scores(suite, found)
     if place is None:
@@ -74,7 +73,7 @@ def of_all(suite: Suite, scores: Scores) -> list[list[str]]:
 
 
 def of_one(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> list[list[str]]:
-    """The table of one method: on each task its score, the metric beside those of `none` and `fresh`, and settings."""
+    """The table of one method: for each task its score, its metric, those of `none` and `fresh`, and its settings."""
     at, none, fresh = map(scores.methods.index, (name, NONE, FRESH))
     lines = [["task", "score", "metric", NONE, FRESH, "settings"]]
     for i, task in enumerate(suite.tasks):
@@ -92,7 +91,7 @@ def verdict(scores: Scores, name: str) -> str:
     at = scores.methods.index(name)
     if not math.isfinite(scores.overall[at]):
         missing = int(np.isnan(scores.of_tasks[at]).sum())
-        return f"{name} has no overall score: {counted(missing, 'task')} of the suite without one"
+        return f"{name} has no overall score: it has no score on {counted(missing, 'task')} of the suite"
     rank, low, high = scores.rank(name)
     gaps = {other: gap for other, gap in scores.gaps(name).items() if other not in (NONE, FRESH)}
     better, worse = sum(g[1] > 0 for g in gaps.values()), sum(g[2] < 0 for g in gaps.values())
@@ -119,7 +118,7 @@ def draw(suite: Suite, scores: Scores, mine: str | None) -> Figure:
     for x in (0, 1):
         left.axvline(x, color="gray", ls=":", lw=0.8, zorder=0)
     label_rows(left, names)
-    left.set_xlabel("score over all tasks: 0 no method, 1 fresh at each task")
+    left.set_xlabel("score over all tasks (0: no method, 1: fresh at each task)")
     drawn = right.imshow(scores.of_tasks[order], vmin=-0.5, vmax=1.5, cmap="BrBG", aspect="auto")
     right.set_yticks([])
     right.set_xticks(range(len(suite.tasks)), [*suite.tasks], rotation=40, ha="right", rotation_mode="anchor")

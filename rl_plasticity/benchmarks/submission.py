@@ -1,4 +1,4 @@
-"""Scores of other people: a file with all that is needed to check them, and the check."""
+"""Submitted scores: a file with all that is needed to check them, and the check."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def submit(folder: Path) -> int:
     method = _read(folder / "method.json")
     found = rows.read(folder / "rows.csv")
     if not any(row.seed for row in found):
-        raise SettingsError(f"{folder} has no scored row yet")
+        raise SettingsError(f"{folder} has no scores yet")
     versions = {"rl_plasticity": __version__, "python": platform.python_version(), "torch": metadata.version("torch")}
     file = {**method, **versions, "platform": platform.platform(), "rows": [row._asdict() for row in found]}
     write_text(folder / "submission.json", json.dumps(file, indent=1) + "\n")
@@ -42,7 +42,7 @@ def submit(folder: Path) -> int:
 
 
 def verify(path: Path, out: Path) -> int:
-    """Make the runs of random tasks again, at least a tenth of the rows, and compare; returns 1 if they differ.
+    """Repeat the runs of random tasks, at least a tenth of the rows, and compare them; returns 1 if they differ.
 
     Raises:
         SettingsError: the file cannot be read, or its plugs are not loaded or not those that it was made with.
@@ -50,8 +50,10 @@ def verify(path: Path, out: Path) -> int:
     file = _read(path)
     for module, digest in file["plugins"].items():
         if plugins.sources().get(module) != digest:
-            wrong = "is another one than the file was made with" if module in plugins.sources() else "is not loaded"
-            raise SettingsError(f"the plug {module} {wrong}; read its source in the file, then plugins=[{module}]")
+            wrong = "differs from the one that made the file" if module in plugins.sources() else "is not loaded"
+            raise SettingsError(
+                f"the plug {module} {wrong}; read its source in the file, then load it by plugins=[{module}]"
+            )
     found = [row for row in (Row(**row) for row in file["rows"]) if row.seed]
     suite, tasks = suites.load(found[0].suite), sorted({row.task for row in found})
     chosen = random.sample(tasks, math.ceil(SHARE * len(tasks)))
@@ -67,7 +69,7 @@ def verify(path: Path, out: Path) -> int:
         if np.allclose(off, 0, atol=1e-5 * max(map(abs, claimed.values()))):
             said = "the same numbers"
         elif low <= 0 <= high:
-            said = f"other numbers, by chance: the mean differs by {off.mean():.3g} [{low:.3g}, {high:.3g}]"
+            said = f"different numbers, within chance: the mean is off by {off.mean():.3g} [{low:.3g}, {high:.3g}]"
         else:
             said, is_wrong = f"DIFFERS: the mean is off by {off.mean():.3g} [{low:.3g}, {high:.3g}]", True
         print(f"{name}, {counted(len(off), 'seed')}: {said}")

@@ -83,7 +83,7 @@ def _panels(c: Comparison, looks: Looks, metrics: Sequence[str], name: str, titl
         panels[0].set_ylabel(c.metric)
     if len(c.rows) <= 2 * len(PALETTE):
         plotting.legend(figure, {row.name: Line2D([], [], **looks[row.group.label]) for row in c.rows})
-    return Drawn(name, title, figure, f"{', '.join(metrics)}: mean over seeds{_intervals(c)}; each run as a thin line.")
+    return Drawn(name, title, figure, f"{', '.join(metrics)}: mean over seeds{_intervals(c)}; each thin line is a run.")
 
 
 def _curve(axes: Axes, c: Comparison, row: Row, metric: str, task: str, look: Mapping[str, Any]) -> None:

@@ -94,9 +94,9 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     ]
     for label in leave_out:
         if label not in called:
-            raise SettingsError(f"leave_out: no runs are called {label!r}{nearest(label, called)}")
+            raise SettingsError(f"leave_out: no group is called {label!r}{nearest(label, called)}")
     if not groups:
-        raise SettingsError(f"leave_out={','.join(leave_out)} leaves no run")
+        raise SettingsError(f"leave_out={','.join(leave_out)} leaves no group to compare")
     return sorted(
         groups,
         key=lambda g: ([(c != "none", c) for c in method(g.settings)], [_sortable(g.settings.get(n)) for n in order]),
@@ -149,7 +149,7 @@ def default_baseline(groups: Sequence[Group], warnings: list[str]) -> Group | No
         if len(found) == 1:
             return found[0]
     if len(groups) > 1:
-        warnings.append("no baseline, so no gaps: not one group alone has reset=periodic or no method; baseline=LABEL")
+        warnings.append("no baseline, so no gaps: no single group has reset=periodic or no method; give baseline=LABEL")
     return None
 
 

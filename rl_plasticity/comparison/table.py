@@ -191,51 +191,55 @@ class Comparison:
         """What the columns and their intervals are."""
         text = f"{self.metric} at {self.where} on {', '.join(self.steps)}: mean ± standard error, and "
         text += (
-            f"interquartile mean (IQM). AUC: mean over the curve up to there. Intervals from {FEW} seeds on: "
+            f"interquartile mean (IQM). AUC: mean over the curve up to that step. Intervals from {FEW} seeds on: "
             "bootstrap for ranks, else Student's t. "
         )
         if any(row.diverged for row in self.rows):
-            text += "Runs that are not finite are the worst in IQM and P(improvement) and left out of the other means. "
+            text += "Runs without a finite value rank last in IQM and P(improvement), and other means leave them out. "
         if self.target is not None:
-            text += f"Steps to {self.target:g}: median over runs, never counting as infinite. "
+            text += f"Steps to {self.target:g}: median over runs; a run that never reaches it counts as infinite. "
         if self.baseline is not None:
             text += (
-                f"P(improvement) and gap (difference of means, by seed where most runs have a partner) are over the "
-                f"baseline, {self.baseline.name}; the gap's interval is Student's t, for each group by itself. "
+                f"P(improvement) and gap compare with the baseline, {self.baseline.name}. The gap is the difference of "
+                f"means, by seed where most runs have a partner; its interval (Student's t) is for each group alone. "
             )
-        return text + ("* has unfinished runs." if any(row.unfinished for row in self.rows) else "")
+        return text + ("* marks groups with unfinished runs." if any(row.unfinished for row in self.rows) else "")
 
     def verdict(self) -> str:
-        """What was compared and what the numbers say, in a few sentences that name no causes."""
+        """What was compared and what the numbers say, in a few sentences without causes."""
         best, *others = sorted(self.rows, key=lambda r: -self.sign * r["iqm"].value)
         seeds = sorted({row.seeds for row in self.rows})
         text = f"{counted(len(self.rows), 'group')} of "
         text += counted(seeds[0], "seed") if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]} seeds"
         text += f" on {', '.join(self.steps)}, {self.metric} at {self.where}, {self.better} is better. "
         if not math.isfinite(best["iqm"].value):
-            return f"{text}In no group is it finite."
+            return f"{text}No group has a finite value."
         text += f"The best interquartile mean is that of {best.label}: {shown(best['iqm'], self.number)}."
         measured = [row for row in (best, *others) if "gap" in row.estimates]
         if self.baseline is None or not measured:
             return text
-        sides: dict[str, list[Row]] = {"Above it": [], "Below it": [], "Undecided": []}
+        sides: dict[str, list[Row]] = {"Better": [], "Worse": [], "Undecided": []}
         for row in measured:
-            sides["Undecided" if row.undecided else "Above it" if row["gap"].value > 0 else "Below it"].append(row)
-        beaten = len(sides["Below it" if self.better == "higher" else "Above it"])
+            sides["Undecided" if row.undecided else "Better" if self.sign * row["gap"].value > 0 else "Worse"].append(
+                row
+            )
         many = f", by a 95 % interval that holds for all {len(measured)} groups at once" if len(measured) > 1 else ""
-        text += f" {self.baseline.label} beats {beaten} of {counted(len(measured), 'other group')}{many}."
+        did = f"{counted(len(sides['Better']), 'group')} did better and {len(sides['Worse'])} did worse"
+        text += f" Compared with the baseline, {self.baseline.label}, {did}{many}."
         return text + "".join(f" {side}: {'; '.join(map(self.difference, of))}." for side, of in sides.items() if of)
 
     def difference(self, row: Row) -> str:
         """A clause: how far a group's mean is from the baseline's, from how many pairs or runs, and how sure it is."""
         gap = row.estimates.get("gap_all_at_once", row["gap"])
         if not math.isfinite(gap.value):
-            return f"{row.label}, as no run of one of the two is finite"
+            return f"{row.label}, because one of the two groups has no finite run"
         write = fine([gap.value, *(gap.interval or ())])
         text = f"{row.label} by {write(gap.value)} ({gap.note})"
         if math.isnan(gap.p):
             return f"{text}; with 1 seed there is no interval, so this may be chance"
-        text += f", [{', '.join(map(write, gap.interval))}], which" if gap.interval else ", all by the same, which"
+        text += (
+            f", [{', '.join(map(write, gap.interval))}], which" if gap.interval else ", each by the same amount, which"
+        )
         if gap.includes_0 or not row.undecided:
             return f"{text} {'includes' if gap.includes_0 else 'excludes'} 0"
         return f"{text} may be chance: p = {gap.p:.2g} in a permutation test"
@@ -314,7 +318,7 @@ def summarize(
     """
     for name in columns:
         if name not in COLUMNS:
-            raise SettingsError(f"columns: no column is called {name!r}{nearest(name, COLUMNS)}")
+            raise SettingsError(f"columns: there is no column {name!r}{nearest(name, COLUMNS)}")
     warnings: list[str] = []
     metric = metric or default_metric(groups)
     groups = _with_metric(groups, metric, warnings)
@@ -322,20 +326,22 @@ def summarize(
     steps = _common_steps(groups, metric, unit, warnings)
     groups = [g.only(lambda task, _: task in steps) for g in groups]
     if direction is None and (direction := better(MetricName.parse(metric).quantity)) is None and len(groups) > 1:
-        warnings.append(f"{metric} does not say which values are better: higher counts as better; else better=lower")
+        warnings.append(
+            f"{metric} does not say which values are better: higher ones are assumed to be (change it by better=lower)"
+        )
     named = {g.label: g for g in groups}
     if baseline is not None and baseline not in named:
-        raise SettingsError(f"no group is called {baseline!r}{nearest(baseline, named)}")
+        raise SettingsError(f"baseline: no group is called {baseline!r}{nearest(baseline, named)}")
     reference = default_baseline(groups, warnings) if baseline is None else named[baseline]
     c = Comparison(metric, unit, steps, direction or "higher", target, reference, columns)
     rows = [Row(c, g, len(groups) - 1) for g in groups]
     warnings += [f"* {r.group.label} is unfinished: {folder}" for r in rows for folder in dict.fromkeys(r.unfinished)]
     if few := [row.label for row in rows if row.seeds < FEW]:
-        warnings.append(f"fewer than {FEW} seeds, so at most gaps have an interval: {', '.join(few)}")
+        warnings.append(f"groups with fewer than {FEW} seeds have no intervals but those of gaps: {', '.join(few)}")
     for row in rows:
         if row.diverged:
             said = f"{metric} is not finite at the end of {counted(row.diverged, 'run')}"
-            warnings.append(f"{row.group.label}: {said}: the worst in ranks, left out of means")
+            warnings.append(f"{row.group.label}: {said}: these rank last, and means leave them out")
     return replace(c, rows=rows, warnings=[*warnings, *_of_origins(groups)])
 
 
@@ -540,23 +546,25 @@ def _common_steps(groups: Sequence[Group], metric: str, unit: str, warnings: lis
     found = {}
     for task in dict.fromkeys(task for g in groups for task in g.tasks):
         if lacking := [g.label for g in groups if task not in g.tasks]:
-            warnings.append(f"{task} is in no statistic: there is no run of {', '.join(lacking)}")
+            warnings.append(f"{task} is left out: these groups have no run of it: {', '.join(lacking)}")
             continue
         runs = [run for g in groups for run in g.tasks[task]]
         found[task] = steps = shared(metric, [run.curves[metric] for run in runs])
         if not len(steps):
             first, last = (f(runs, key=lambda run: run.curves[metric].steps[-1]) for f in (min, max))
-            raise SettingsError(f"no {unit} has {metric} of every run, {first} and {last} among them; leave one")
+            raise SettingsError(
+                f"runs share no {unit} with {metric}, {first} and {last} among them: leave one of them out"
+            )
         if metric != OF_EPISODES and any(
             run.curves[metric].steps.searchsorted(steps[-1]) >= len(steps) for run in runs
         ):
-            of = f"only the {len(steps)} that all have, to {steps[-1]}, count"
-            warnings.append(f"{task}: runs have {metric} at other {unit}s: {of}")
+            of = f"only the {len(steps)} that all runs have, up to {steps[-1]}, count"
+            warnings.append(f"{task}: runs have {metric} at different {unit}s: {of}")
     if not found:
         raise SettingsError("no task has runs of every group; compare tasks separately")
     names = [str(run.settings.get("env.name")) for g in groups for run in g.runs]
     if len(found) > 1 and metric.endswith("return") and any(":" in name for name in names):  # gym:, minatar:
-        warnings.append("returns of Gymnasium tasks have no common scale: those of several are averaged as they are")
+        warnings.append("returns of Gymnasium tasks have no common scale, and means over tasks do not rescale them")
     return found
 
 

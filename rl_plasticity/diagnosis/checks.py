@@ -52,7 +52,7 @@ def of_data(trials: Trials) -> list[str]:
             except Exception as error:  # whatever a network or a loss may raise
                 if seen and not axis:  # the loss of a policy whose standard deviation is negative, for example
                     return [
-                        f"outputs: {where}: the loss fails on this network's, not on a fresh one's: {first_line(error)}"
+                        f"outputs: {where}: the loss fails for this network, not for a fresh one: {first_line(error)}"
                     ]
                 raise SettingsError(f"{where} cannot be learned: {first_line(error)}") from error
         if len(targets) > 1 and bool((targets == targets[0]).all()):
@@ -61,14 +61,14 @@ def of_data(trials: Trials) -> list[str]:
         if not math.isfinite(loss):
             return [f"not finite: {where}: a fresh network's loss is {loss:g}{_reason(batch, axis)}"]
         if not axis and not math.isfinite(mine):  # of several runs one alone may be so
-            return [f"outputs: {where}: this network's loss is {mine:g}, and a fresh one's {loss:.3g}"]
+            return [f"outputs: {where}: this network's loss is {mine:g}, and a fresh one's is {loss:.3g}"]
         if blind[0] < BLIND and not blind[1] >= BLIND:
             return [f"scales: {where}: column {large} is so large that a fresh network hardly sees most other columns"]
         for y in tensors_in(batch[1:]) if 0 < max(reach, other) < FAR else ():
             most, column = y.double().square().mean(axis).sqrt().flatten().max(0)
             if y.is_floating_point() and most > 100 * (size := max(size, same)):
                 which = f"column {int(column)} of the targets"
-                return [f"scales: {where}: {which} is about {most:.3g}, and outputs begin within {size:.3g}"]
+                return [f"scales: {where}: {which} is about {most:.3g}, but outputs start within {size:.3g}"]
         has_effect = has_effect or reach > 0
     return [] if has_effect else [f"constant loss: it is {loss:g}, and no output changes it"]
 
@@ -124,9 +124,9 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
         for x in tensors_in(values):
             for place in (~x.isfinite()).nonzero().tolist()[:1]:
                 names = ", ".join(map("{} {}".format, ("row", "column"), place[axis:]))
-                return f", as {names} of the {what} is {x[tuple(place)].item()}"
+                return f", because {names} of the {what} is {x[tuple(place)].item()}"
     same = {y for x in tensors_in(batch[1:]) for y in x.flatten().tolist()}
-    return f", as all targets are {same.pop():g}" if len(same) == 1 else ""
+    return f", because all targets are {same.pop():g}" if len(same) == 1 else ""
 
 
 def of_updates(trials: Trials) -> tuple[list[str], bool]:
@@ -155,7 +155,7 @@ def of_updates(trials: Trials) -> tuple[list[str], bool]:
         elif p not in rates:
             reason = "not in the optimizer: {}"
         elif p not in sizes:
-            reason = "no gradient: the loss does not reach {}, as behind detach()"
+            reason = "no gradient: the loss does not reach {}, for example because of detach()"
         elif rates[p] == 0:
             reason = "learning rate: it is 0 for {}"
         elif not (has := sizes[p] != 0).any():
@@ -192,7 +192,7 @@ def of_values(q: Tensor, reward: Tensor, discount: float) -> list[str]:
     if discount >= 1 or not reward.abs().max() > 0:
         return []
     most, mean = 2 * float(reward.abs().max()) / (1 - discount), float(q.mean())
-    return [f"values: the mean is {mean:.3g}, and rewards like these allow {most:.3g}"] if abs(mean) > most else []
+    return [f"values: the mean is {mean:.3g}, but rewards like these allow {most:.3g}"] if abs(mean) > most else []
 
 
 def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
@@ -204,7 +204,7 @@ def of_log_std(log_std: Tensor, least: float, most: float) -> list[str]:
     """
     at_bounds = float(((log_std <= least) | (log_std >= most)).float().mean())
     gone = float((log_std.exp() < NO_NOISE).float().mean())
-    found = [f"log_std: {at_bounds:.0%} of it is at its bounds, where it has no gradient"] * (at_bounds > 0.5)
+    found = [f"log_std: {at_bounds:.0%} of the values are at a bound, where they have no gradient"] * (at_bounds > 0.5)
     return found + [f"entropy: the standard deviation of {gone:.0%} of the actions is below {NO_NOISE:g}"] * (
         gone > 0.5
     )

@@ -48,7 +48,7 @@ class Judge:
     def judged(self) -> Judged | None:
         """The verdict; None where the network is behind, but may catch up if the trials go on."""
         if (removed := float(self.trials.removed()[self.run])) < LEARNS:
-            why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
+            why = f"a fresh network removed only {removed:.0%} of the loss, too: give more updates, or another rate"
             return "not detectable", why, None
         score, gap, says = self.said
         if self.falls_short():
@@ -59,11 +59,11 @@ class Judge:
         if score.high < PLASTIC:
             return self.bad
         if EARLIER in far:
-            return "losing", f"{says}; this is {far[EARLIER][0]} less than earlier, compared repeat by repeat", gap
+            return "losing", f"{says}; that is {far[EARLIER][0]} less than the earlier one, repeat by repeat", gap
         if score.low < PLASTIC:
-            return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
+            return "not detectable", f"{says}; this many repeats can only detect a gap above {gap:.2f}", gap
         if alone := self.too_little_at_its_rate():
-            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
+            return "something else", f"{says} at a higher learning rate; as it is trained it learns only {alone}", gap
         return "plastic", says, gap
 
     def open(self) -> Judged:
@@ -71,7 +71,7 @@ class Judge:
         _, gap, says = self.said
         # In three times as many updates the gap would shrink by as much again.
         if all(now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in self.far_behind().values()):
-            return "not detectable", f"{says}, and still catches up: give more updates", gap
+            return "not detectable", f"{says}, and it is still catching up: give more updates", gap
         return self.bad
 
     @property
@@ -126,8 +126,8 @@ class Judge:
         return {arm: self.of(trials.score(arm)) for arm in arms if arm != FRESH}, losses
 
     def slow_start(self) -> list[str]:
-        """That it ends well but was far behind a fresh one after a third of the updates: it unlearned first."""
+        """The finding that it learns well, but was far behind after a third of the updates: it unlearned first."""
         updates = self.trials.length
         early = self.of(self.trials.score(NOW, at=self.trials.at(NOW, 1 / TIMES))).mean
-        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
+        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh network had"
         return [f"slow start: {said}"] if early < PLASTIC else []

@@ -116,7 +116,9 @@ class Report:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]
         lines += [f"  {cause}" for cause in self.causes]
         if self.protocol.get("targets") == "drawn":
-            lines.append("  (on drawn targets, a smooth function of the inputs; your next task decides: batches=)")
+            lines.append(
+                "  (on drawn targets, a smooth function of the inputs; for a verdict on your next task, give batches=)"
+            )
         if self.evidence:
             lines += ["", LEARNED]
             lines += [f"  {arm:<22}{learned}" for arm, learned in self.evidence.items()]
@@ -126,7 +128,7 @@ class Report:
             lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}"]
             lines += [f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}" for r in self.remedies]
             alike = sum(r.learned.high >= self.remedies[0].learned.low for r in self.remedies[1:])
-            lines.append(f"  (each with a new optimizer; others that cannot be told from the best: {alike})")
+            lines.append(f"  (each with a new optimizer; {alike} of the others cannot be told from the best)")
         if self.symptoms:
             lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
             lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]

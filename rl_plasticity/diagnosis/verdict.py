@@ -129,7 +129,9 @@ def diagnose(
         return AgentReport.of_networks(found)
     subject = subject_from(net, optimizer, make, drawn=batches is None)
     if subject.runs:
-        raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
+        raise SettingsError(
+            f"net has the runs axes {[*subject.runs]}: python -m rl_plasticity.diagnose FOLDER diagnoses each run"
+        )
     source = TaskSource.of(inputs, loss, targets, batches)
     (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
     return report
@@ -242,7 +244,9 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     subject.another_rate = times * rate
     trials.run(FRESH)
     learned = f"removes {was:.0%} of the loss in {at} updates" if math.isfinite(was) else "diverges"
-    return [f"learning rate: with {rate:g} a fresh network {learned}, with {times * rate:g} {better:.0%}"] * helps
+    return [
+        f"learning rate: with {rate:g} a fresh network {learned}, and with {times * rate:g} it removes {better:.0%}"
+    ] * helps
 
 
 def _otherwise(judge: Judge) -> list[str]:
@@ -252,7 +256,7 @@ def _otherwise(judge: Judge) -> list[str]:
         return []
     name, own, rate = type(subject.optimizers[0]).__name__, groups_of(subject.optimizers)[0]["lr"], trials.rate
     if not judge.falls_short():
-        return [f"optimizer: {name} at its rate of {float(own):g} learns less than half"]
+        return [f"optimizer: with {name} at its learning rate of {float(own):g} it learns less than half"]
     state, can, was = f"the state of its {name}", judge.as_trained(NOW), judge.as_trained()
 
     def helps(*changes: Change) -> Estimate | None:
@@ -262,11 +266,11 @@ def _otherwise(judge: Judge) -> list[str]:
         return now if now.low > was.high and now.mean > (was.mean + can.mean) / 2 else None
 
     if now := helps(at_rate := partial(set_rate_, rate=rate)):
-        return [f"learning rate: at {own:g} it learns {was}, at {rate:g} with the same moments {now}"]
+        return [f"learning rate: at {own:g} it learns {was}, and at {rate:g} with the same moments {now}"]
     if now := helps(restart_):
-        return [f"optimizer: with {state} it learns {was}, without {now}"]
+        return [f"optimizer: with {state} it learns {was}, and without it {now}"]
     if now := helps(at_rate, restart_):
-        return [f"learning rate: at {own:g} and with {state} it learns {was}, at {rate:g} without {now}"]
+        return [f"learning rate: at {own:g} and with {state} it learns {was}, and at {rate:g} without it {now}"]
     return []
 
 

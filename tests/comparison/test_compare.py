@@ -195,7 +195,7 @@ def test_a_folder_of_another_program_is_not_replaced(tmp_path, one, page):
     (["SWEEP", "baseline=spectra"], ["'spectra'", "'spectral coef=1e-4'"]),
     (["SWEEP", "target=high"], ["target", "'high'"]),
     (["SWEEP", "mix=env.nam"], ["'env.name'"]),
-    (["SWEEP", "against=x"], ["compare against went"]),
+    (["SWEEP", "against=x"], ["compare against was removed"]),
     (["SWEEP", "every=5"], ["unknown option 'every'"]),  # status had it
     (["SWEEP", "metric=a", "metric=b"], ["metric", "twice"]),
     (["nowhere"], ["nowhere"]),

@@ -273,13 +273,13 @@ ADAM = torch.optim.Adam
 OPTIMIZERS = {
     "Adam's second moments": (remembering(ADAM, "exp_avg_sq", 1e6), "optimizer: with the state of its Adam it"),
     "RMSprop's": (remembering(torch.optim.RMSprop, "square_avg", 1e8, lr=1e-3), "optimizer: .* RMSprop "),
-    "a tenth": (at_its_floor(0.1), "learning rate: at 0.0003 .*, at 0.003 with the same moments "),
-    "a hundredth of SGD's": (at_its_floor(0.01, torch.optim.SGD, 0.3), "learning rate: at 0.003 .*, at 0.3 "),
-    "a thousandth, unknown": (at_its_floor(1e-3, is_known=False), "learning rate: at 3e-06 .*, at 0.001 "),
-    "1e-6 from the start": (lambda net: ADAM(net.parameters(), 1e-6), "learning rate: at 1e-06 .*, at 0.001 "),
+    "a tenth": (at_its_floor(0.1), "learning rate: at 0.0003 .*, and at 0.003 with the same moments "),
+    "a hundredth of SGD's": (at_its_floor(0.01, torch.optim.SGD, 0.3), "learning rate: at 0.003 .*, and at 0.3 "),
+    "a thousandth, unknown": (at_its_floor(1e-3, is_known=False), "learning rate: at 3e-06 .*, and at 0.001 "),
+    "1e-6 from the start": (lambda net: ADAM(net.parameters(), 1e-6), "learning rate: at 1e-06 .*, and at 0.001 "),
     "both": (
         remembering(ADAM, "exp_avg_sq", 1e20, lr=1e-6),
-        "learning rate: at 1e-06 and with the state of its Adam .*, at 0.001 without ",
+        "learning rate: at 1e-06 and with the state of its Adam .*, and at 0.001 without it ",
     ),
     "a rate of 0": (lambda net: ADAM(net.parameters(), 0.0), "learning rate: it is 0 "),
     "nothing to change": (lambda net: net.requires_grad_(False) and None, "frozen: "),
@@ -329,4 +329,4 @@ def test_a_network_that_learns_only_at_a_higher_rate_than_its_own_is_not_plastic
     given = {"batches": split(X, EASY), "loss": CE, "make": lambda: make(nn.Tanh), "updates": 200}
     report = diagnose(net, **given, optimizer=ADAM(net.parameters(), 1e-3), remedies=False)
     assert report.verdict == "something else"
-    assert report.causes == ("optimizer: Adam at its rate of 0.001 learns less than half",)
+    assert report.causes == ("optimizer: with Adam at its learning rate of 0.001 it learns less than half",)

@@ -218,7 +218,7 @@ def test_a_rate_that_is_too_high_for_fresh_networks_is_named_and_trials_take_a_t
 
 
 @pytest.mark.parametrize(("rate", "said"), [
-    (10.0, ["learning rate: with 10 a fresh network diverges, with 1 100%"]),
+    (10.0, ["learning rate: with 10 a fresh network diverges, and with 1 it removes 100%"]),
     (1e-6, []),
 ])  # fmt: skip
 def test_a_rate_is_named_only_where_another_one_does_better_in_as_many_updates(rate, said) -> None:
