@@ -111,9 +111,9 @@ def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_t
     run = folders.run(changing, tmp_path / "run")
     rewards = []
 
-    def noted(agent, batch):
+    def noted(agent, network, batch):
         rewards.append(batch.reward)
-        return _findings(agent, batch)
+        return _findings(agent, network, batch)
 
     monkeypatch.setattr(COMMAND, "_findings", noted)
     monkeypatch.setattr(COMMAND, "reports", lambda *_: [Report("plastic", "")])
@@ -161,14 +161,14 @@ def test_what_the_agent_has_to_learn_next_decides_beside_drawn_targets(pendulum,
     assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'all.json'}") == 1
     printed = capsys.readouterr().out
     assert {kind.__name__ for kind in reports} == {"TaskSource", "NextTask"}
-    assert printed.count("verdict: lost") == printed.count("plastic on drawn targets") == 4  # networks of two runs
+    assert printed.count("verdict: lost") == printed.count("plastic") == 4  # networks of two runs
     verdicts = {"TaskSource": "lost", "NextTask": "plastic"}
     monkeypatch.setattr(COMMAND, "reports", lambda _, source, *__: [Report(verdicts[type(source).__name__], "")] * 2)
     assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'more.json'}") == 0
-    assert capsys.readouterr().out.count("lost on drawn targets") == 4
+    assert "verdict: lost" not in capsys.readouterr().out
 
 
-def test_it_says_what_a_trial_costs_and_keeps_what_is_known_when_killed(pendulum, tmp_path, monkeypatch, capsys):
+def test_it_says_how_far_trials_are_and_keeps_what_is_known_when_killed(pendulum, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(COMMAND, "TOLD", 0)
     reports, given = COMMAND.reports, []
 
@@ -183,7 +183,7 @@ def test_it_says_what_a_trial_costs_and_keeps_what_is_known_when_killed(pendulum
         go(pendulum, "network=critic", f"out={tmp_path / 'all.json'}")
     first, second = given
     assert "3 to try" in first
-    assert re.search(r"1 of 3, critic on random at step 0: \d+ s, more", first)  # before anything is tried
+    assert "1 of 3, critic on random at step 0" in first  # before anything is tried
     assert re.search(r"1 of 3, critic on random at step 0: 20 updates in \d+ s", second)
     assert len(json.loads((tmp_path / "all.json").read_text())) == 2  # runs
 
@@ -202,7 +202,7 @@ def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, 
     assert act([*given, "repeats=3", "updates=50", "remedies=false", "out=mine.json"]) == 1
     printed = capsys.readouterr()
     assert printed.out.startswith("verdict: lost")
-    assert re.search(r"weights.pt: \d+ s", printed.err)
+    assert "weights.pt" in printed.err
     assert json.loads((tmp_path / "mine.json").read_text())["verdict"] == "lost"
     refused(lambda: act([*given, "out=mine.json"]), "mine.json")
     torch.save(nn.Linear(4, 2).state_dict(), "weights.pt")
@@ -284,11 +284,11 @@ def test_what_is_kept_is_not_tried_again_but_added_to_or_replaced(diagnosed, tmp
 def test_a_killed_diagnosis_goes_on_and_prints_what_it_knows_at_once(run, diagnosed, tried, monkeypatch, capsys):
     printed = []
 
-    def killed(agent, batch):
+    def killed(agent, network, batch):
         printed.append(capsys.readouterr().out.count("\n"))
         if len(printed) == 3:
             raise KeyboardInterrupt
-        return _findings(agent, batch)
+        return _findings(agent, network, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(COMMAND, "_findings", killed)

@@ -7,7 +7,6 @@ updates.
 
 import math
 import statistics
-import timeit
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ from rl_plasticity.seeding import derive, random_states_kept
 
 UPDATES = 100  # fewest of a trial, unless the user gives their number
 LONGEST = 2400  # most
-TIMED = 5  # whose time foretells the cost
 BRIEF = 200  # most of a remedy's, and of fresh networks at another rate, unless the user gives their number
 TIMES = 3  # factor of the updates where a verdict has to wait
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
@@ -184,6 +182,8 @@ class Trials:
         with random_states_kept(self.subject.net.parameters()):
             subject = self.arms[arm].of_repeat(r)
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
+            for change in subject.changes:
+                change(net, optimizers)
             ends = {"ends": self._learned(task)} if arm == FRESH and r == 0 and not self.went_on else {}
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
             curve = learn(net, optimizers, task.begin(net), self.at(arm), seed, clip, **ends)
@@ -288,17 +288,6 @@ def _statistics(subject: Subject, source: TaskSource) -> dict[str, Tensor]:
         if torch.equal(net.get_buffer(name), buffer)
         and not type(net.get_submodule(name.rpartition(".")[0])).__module__.startswith("torch.")
     }
-
-
-def cost(subject: Subject, source: TaskSource, repeats: int, updates: int | None) -> tuple[float, float]:
-    """Seconds that trials take where fresh networks learn at once, and where they learn slowly, from a few updates.
-
-    More repeats, an optimizer, an earlier network and remedies come on top.
-    """
-    trials = Trials(subject, source, 1, TIMED, None, 0)
-    times = timeit.repeat(lambda: trials.run(FRESH, rates=[1.0]), number=1, repeat=3)  # the first one warms up
-    each = min(times) / TIMED * 2 * (len(RATES) + repeats - 1)
-    return each * (updates or UPDATES), each * (updates or LONGEST)
 
 
 def trainability(subject: Subject, source: TaskSource, repeats: int, updates: int = UPDATES) -> Tensor:
