@@ -326,7 +326,7 @@ def test_nothing_changes_and_the_same_seed_gives_the_same_report(on_batches) -> 
 
 def test_the_interval_is_students() -> None:
     half = 4.302653 / 3**0.5
-    assert Estimate.of([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - half, 2 + half))
+    assert [*Estimate.of([1.0, 2.0, 3.0])] == pytest.approx([2.0, 2 - half, 2 + half])
 
 
 ON_BATCHES = {"inputs": None, "loss": CE}
