@@ -19,7 +19,6 @@ from rl_plasticity.diagnosis.report import (
     FRESH,
     NOW,
     AgentReport,
-    Estimate,
     Remedy,
     Report,
     Verdict,
@@ -247,26 +246,25 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
 
 def _otherwise(judge: Judge) -> list[str]:
     """What it is about the optimizer: its rate, its state or both, if the network learns where only that is changed."""
-    trials, arm = judge.trials, f"{AS_IT_IS}, but for one thing"
-    if not (subject := trials.subject).optimizers:
+    trials, subject, arm = judge.trials, judge.trials.subject, f"{AS_IT_IS}, but for one thing"
+    if not subject.optimizers:
         return []
     name, own, rate = type(subject.optimizers[0]).__name__, groups_of(subject.optimizers)[0]["lr"], trials.rate
     if not judge.falls_short():
         return [f"optimizer: {name} at its rate of {float(own):g} learns less than half"]
     state, can, was = f"the state of its {name}", judge.as_trained(NOW), judge.as_trained()
-
-    def helps(*changes: Change) -> Estimate | None:
-        trials.run(arm, lambda r: replace(subject, changes=changes), [1.0])
+    at_rate = partial(set_rate_, rate=rate)
+    tries: dict[str, list[Change]] = {
+        f"learning rate: at {own:g} it learns {was}, at {rate:g} with the same moments": [at_rate],
+        f"optimizer: with {state} it learns {was}, without": [restart_],
+        f"learning rate: at {own:g} and with {state} it learns {was}, at {rate:g} without": [at_rate, restart_],
+    }
+    for said, changes in tries.items():
+        trials.run(arm, lambda r, changes=changes: replace(subject, changes=changes), [1.0])  # type: ignore[misc]
         now = judge.as_trained(arm)
         del trials.arms[arm]
-        return now if now.low > was.high and now.mean > (was.mean + can.mean) / 2 else None
-
-    if now := helps(at_rate := partial(set_rate_, rate=rate)):
-        return [f"learning rate: at {own:g} it learns {was}, at {rate:g} with the same moments {now}"]
-    if now := helps(restart_):
-        return [f"optimizer: with {state} it learns {was}, without {now}"]
-    if now := helps(at_rate, restart_):
-        return [f"learning rate: at {own:g} and with {state} it learns {was}, at {rate:g} without {now}"]
+        if now.low > was.high and now.mean > (was.mean + can.mean) / 2:
+            return [f"{said} {now}"]
     return []
 
 
