@@ -46,7 +46,7 @@ class Judge:
 
     def may_catch_up(self) -> bool:
         """Whether the network is behind, but may catch up if the trials go on."""
-        if self.removed < LEARNS or self.falls_short():
+        if not self.removed >= LEARNS or self.falls_short():
             return False
         return any(
             self.trials.is_first or now.mean < CLOSER * before.mean for now, before in self.far_behind().values()
@@ -54,7 +54,7 @@ class Judge:
 
     def judged(self) -> Judged:
         """The verdict, when the trials are over."""
-        if (removed := self.removed) < LEARNS:
+        if not (removed := self.removed) >= LEARNS:  # NaN where a run's targets are not finite
             why = f"a fresh network removed only {removed:.0%} of the loss itself: give more updates, or another rate"
             return "not detectable", why, None
         score, far = self.of(self.trials.score(NOW)), self.far_behind()

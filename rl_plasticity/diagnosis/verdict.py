@@ -179,17 +179,24 @@ def reports(
     every = range(math.prod(subject.runs))
     beside = beside or [()] * len(every)
     trials = Trials(subject, source.whole(subject.copied().net), repeats, updates, clip, seed)
-    if unusable := checks.not_finite(subject.net) or checks.of_data(trials):
-        return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
+    broken = checks.not_finite(subject.net)
+    if not all(broken) and (unusable := checks.of_data(trials)):
+        broken = [unusable for _ in every]
+    if all(broken):
+        return [*map(_untried, broken)]
     causes, learns = _let_arms_learn(trials, earlier)
     judged = all_judged(trials)
-    tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else []
+    ill = [verdict in BAD and not bad for (verdict, *_), bad in zip(judged, broken, strict=True)]
+    tried = try_on_copies(trials) if remedies and any(ill) else []
     protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
     metrics, found = _metrics(trials), []
     for run, (verdict, why, gap) in enumerate(judged):
+        if broken[run]:
+            found.append(_untried(broken[run]))
+            continue
         judge, said = Judge(trials, run), [*beside[run], *causes]
         better: tuple[Remedy, ...] = ()
-        if verdict in BAD:
+        if ill[run]:
             said += _dead_layers(metrics[run])
             better = ranked(trials, tried, run)
         elif verdict == "something else":
@@ -202,6 +209,10 @@ def reports(
         numbers = *judge.numbers(), _symptoms(metrics[run])
         found.append(Report(verdict, why, tuple(said), *numbers, better, gap, protocol))
     return found
+
+
+def _untried(findings: Sequence[str]) -> Report:
+    return Report("something else", f"{findings[0]}: nothing else was tried", tuple(findings))
 
 
 def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> tuple[list[str], bool]:

@@ -1,11 +1,14 @@
 """What arms learn beside fresh networks, each run for itself, and on which tasks."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner
+from rl_plasticity.diagnosis.agents import NextTask
 from rl_plasticity.diagnosis.report import FRESH, NOW, Report
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task, task_of
@@ -43,8 +46,12 @@ def test_a_dead_run_learns_nothing_beside_a_fresh_one_that_learns_all() -> None:
 
 
 @pytest.mark.usefixtures("brief_trials")
-def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone() -> None:
+@pytest.mark.parametrize(("factor", "of_agent"), [(1e20, False), (math.nan, False), (math.nan, True)])
+def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone(factor: float, of_agent: bool) -> None:
     made, source = learner(), TaskSource(Bank(X, (2,)), (cross_entropy, LABELS % 4))
+    if of_agent:
+        wanted = X[..., :4].sin()
+        source = NextTask(Bank(X, (2,)), wanted=wanted)
 
     def reported() -> list[Report]:
         return reports(subject_of(made), source, None, None, False, 2, 50, 0)
@@ -52,11 +59,14 @@ def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone(
     before = reported()
     with torch.no_grad():
         for p in made.net.parameters():
-            p[1] *= 1e20
+            p[1] *= factor
+    if of_agent:
+        wanted[1] *= factor
     first, second = reported()
     assert (first.verdict, first.learned) == (before[0].verdict, before[0].learned)
     assert first.verdict != "something else"
-    assert second.verdict == "lost"
+    named = [said.partition(":")[0] for said in second.causes]
+    assert (second.verdict, named) == (("something else", ["not finite"]) if math.isnan(factor) else ("lost", []))
 
 
 @pytest.mark.usefixtures("brief_trials")
