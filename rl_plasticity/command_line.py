@@ -153,8 +153,7 @@ def at_once(name: str) -> None:
 def _refuse(kind: type[Any], arguments: Sequence[str]) -> None:
     """Raises SettingsError where the command would, as far as no other run must be read."""
     if kind not in commands.DEFAULT_PRESET:
-        if ":" not in "".join(arguments[:1]):  # a function that makes a network, see `diagnose.of_files`
-            looked_at(kind, arguments)
+        looked_at(kind, arguments)
     elif not written.FLAGS & {*arguments} and not any(a.startswith("from=") for a in arguments):
         settings = schema.load(kind, arguments)
         if kind is commands.Train and settings.resume is None:

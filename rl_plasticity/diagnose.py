@@ -5,38 +5,33 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
     command_line.at_once("diagnose")
 
-import importlib
 import itertools
-import json
 import sys
 import time
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Union
+from typing import Union
 
 import torch
-from torch import nn
 
-from rl_plasticity import __version__, command_line, plugins, supervised
+from rl_plasticity import __version__, command_line, supervised
 from rl_plasticity.agents import Agent, Batch
 from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
-from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
-from rl_plasticity.configs.gone import GONE
 from rl_plasticity.diagnosis.agents import Deterministic, next_task, recent_and_old
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
 from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
-from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports, subject_from
-from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, say, shown
+from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
+from rl_plasticity.errors import SettingsError, nearest, printable, say
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
-from rl_plasticity.runs.files import require_new, write_text
+from rl_plasticity.runs.files import require_new
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.making import PROBE, make_buffer
 from rl_plasticity.runs.plan import Plan
@@ -58,7 +53,7 @@ Trial = tuple[Subject, TaskSource, Sequence[Sequence[str]]]
 def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     """Print the verdict on every network of every run at every checkpoint, each as soon as it is known.
 
-    Without `out` the results are kept in the folder's ``diagnosis.json``. What is kept there is not tried again. With
+    The results are kept in the folder's ``diagnosis.json``, or in `out`. What is kept there is not tried again. With
     `branch` the run is branched instead, see `branches.branch_run`.
 
     Returns:
@@ -76,23 +71,16 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
         saved_settings(Train, folder)  # raises, and names what there is
     if not folder.saved_steps:
         raise SettingsError(f"no checkpoint in {folder.checkpoints}")
-    kept = Kept(folder, {"repeats": d.repeats, "updates": d.updates, "version": __version__}, writes=d.out is None)
+    place = Path(d.out or folder.diagnosis)
+    kept = Kept(place, {"repeats": d.repeats, "updates": d.updates, "version": __version__})
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
-        items = _items(source, folder.saved_steps, d)
-        every = _diagnoses(source, kept, items, d)
-    newest = [one for one in every if one.item[:2] == items[-1][:2]]
+        newest = _diagnosed(source, kept, _items(source, folder.saved_steps, d), d)
     for one in newest:
         if one.report.verdict != "plastic":
             print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
-    if d.out is not None:
-        print(f"wrote {d.out}")
-    return _status([one.report for one in newest])
-
-
-def _status(found: Sequence[Report]) -> int:
-    """The exit status: 1 if a network is not plastic, 3 if that cannot be told of one, else 0."""
-    return max((STATUS[report.verdict] for report in found), key=(0, 3, 1).index)
+    # 1 if a network is not plastic, 3 if that cannot be told of one.
+    return max((STATUS[one.report.verdict] for one in newest), key=(0, 3, 1).index)
 
 
 def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
@@ -114,8 +102,12 @@ def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
     return [Item(*one) for one in every if one[1] == source.data[0] or one[0] == steps[-1] > 0]
 
 
-def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
-    """Print and return the diagnoses of the chosen runs: those that were kept, and the others after their trials."""
+def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
+    """Print the diagnoses of the chosen runs: those that were kept, and the others after their trials.
+
+    Returns:
+        Those at the newest checkpoint on the data that decide.
+    """
     names = [name.in_words for name in source.plan.names]
     runs = [names[run] for run in source.plan.chosen(d.seed, d.run)]
 
@@ -128,12 +120,10 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
         return not rows or (without and takes_remedies(item))
 
     missing = [*filter(is_missing, items)]
-    where = "" if d.out else f"; kept in {kept.folder.diagnosis}"
-    say(f"{len(missing)} to try, {len(items) - len(missing)} known{where}")
+    say(f"{len(missing)} to try, {len(items) - len(missing)} known; kept in {kept.path}")
     width = max(map(len, map(printable, runs)))
     line = f"{{:9}} {{:{width}}}  {{:8}} {{:8}} {{:15}} {{}}".format
     print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
-    done: list[Diagnosis] = []
     for item in items:
         if item in missing:
             of = f"{missing.index(item) + 1} of {len(missing)}, {item.network} on {item.data} at step {item.step}"
@@ -142,13 +132,10 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
             kept.add(item, [Diagnosis(item.step, run, item.network, item.data, one) for run, one in named])
         for row in kept.found[item]:
             if row.run in runs:
-                done.append(row)
                 learned = str(row.report.learned or "")
                 cells = line(str(row.step), printable(row.run), row.network, row.data, row.report.verdict, learned)
                 print(cells.rstrip(), flush=True)
-        if d.out is not None:
-            write_text(Path(d.out), json.dumps([row.row for row in done], indent=1))
-    return done
+    return [row for item in items if item[:2] == items[-1][:2] for row in kept.found[item] if row.run in runs]
 
 
 def tried(
@@ -269,72 +256,11 @@ class OfTasks:
         self.parts.close()
 
 
-# --- any network ------------------------------------------------------------------------------------------------------
-
-
-def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
-    """Diagnose a network from files, ``my_module:make_net weights.pt inputs.pt``; returns the exit status."""
-    module, _, name = make.partition(":")
-    try:
-        maker = getattr(importlib.import_module(plugins.as_module(module)), name, None)
-    except Exception as error:  # whatever the module raises
-        raise SettingsError(f"cannot import {module!r}: {first_line(error)}") from error
-    if not callable(maker):
-        raise SettingsError(f"{module} has no function {name!r} that makes a network")
-    out = settings.out and Path(settings.out)
-    if out:
-        require_new(out, ".json")
-    net: nn.Module = maker()
-    try:
-        net.load_state_dict(_state_in(_loaded(weights), net, weights))
-    except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
-    subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource(Bank(_loaded(inputs), ()))
-    (report,) = tried(weights, subject, tasks, (), settings)
-    print(report)
-    if out:
-        write_text(out, report.to_json())
-    return _status([report])
-
-
-def _loaded(path: str) -> Any:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever the file holds
-        if "Weights only load failed" in str(error):  # a whole module, for example
-            raise SettingsError(f"{path} holds more than tensors: save net.state_dict(), or inputs alone") from error
-        raise SettingsError(f"cannot read {path}: {first_line(error)}") from error
-
-
-def _state_in(content: Any, net: nn.Module, path: str) -> Any:
-    """The weights of `net` in a checkpoint: in one of its entries, behind a prefix or within wrappers of `compile`.
-
-    Raises:
-        SettingsError: several networks in it fit.
-    """
-    names = [*net.state_dict()]
-    found = {}
-    for entry, held in {"": content, **(content if isinstance(content, Mapping) else {})}.items():
-        state = {str(n).replace("_orig_mod.", ""): x for n, x in held.items()} if isinstance(held, Mapping) else {}
-        for prefix in {n.removesuffix(names[0]) for n in state if n.endswith(names[0])}:
-            chosen = {n.removeprefix(prefix): x for n, x in state.items() if n.startswith(prefix)}
-            if {*chosen} == {*names}:
-                found[f"{entry} {prefix}".strip()] = chosen
-    if len(found) > 1:
-        raise SettingsError(f"{path} holds several such networks, {in_short(map(repr, found))}: save one of them alone")
-    return next(iter(found.values()), content)
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
 def act(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit status."""
-    if arguments and arguments[0].endswith(".zip"):
-        raise SettingsError(f"{shown(arguments[0])} {GONE['model.zip']}")
-    if len(arguments) >= 3 and ":" in arguments[0] and not Path(arguments[0]).exists():
-        make, weights, inputs, *others = arguments
-        return of_files(make, weights, inputs, schema.load(Diagnose, others))
     return diagnose_run(*command_line.looked_at(Diagnose, arguments))
 
 
