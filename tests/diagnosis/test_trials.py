@@ -11,7 +11,7 @@ from rl_plasticity import Learner
 from rl_plasticity.diagnosis.agents import NextTask
 from rl_plasticity.diagnosis.report import FRESH, NOW, Report
 from rl_plasticity.diagnosis.subject import Subject, subject_of
-from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task, task_of
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, TrialTask, before_bounds, own_task
 from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
@@ -159,7 +159,7 @@ def test_every_row_is_learned_in_batches_of_nearly_equal_size() -> None:
 
 def test_batches_are_learned_in_another_order_in_each_pass() -> None:
     def order(seed: int) -> list[int]:
-        loss = task_of("batches", lambda net: [[k] for k in range(8)], lambda k: k, seed, 16, call=lambda net, k: k)
+        loss = TrialTask("batches", lambda net: [[k] for k in range(8)], lambda k: k, seed, 16, call=lambda net, k: k)
         return [*map(loss.begin(nn.Identity()), [nn.Identity()] * 16, range(16))]
 
     first, second = order(0)[:8], order(0)[8:]
