@@ -11,7 +11,6 @@ import time
 import types
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Union
@@ -24,7 +23,7 @@ from rl_plasticity.agents.sac import LOG_STD_MAX, LOG_STD_MIN, Actor
 from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.diagnosis.agents import Deterministic, next_task, recent_and_old
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
-from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
+from rl_plasticity.diagnosis.report import LEARNED, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
@@ -127,7 +126,9 @@ def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     for item in items:
         if item in missing:
             of = f"{missing.index(item) + 1} of {len(missing)}, {item.network} on {item.data} at step {item.step}"
-            found = tried(of, *source.trial(item), replace(d, remedies=takes_remedies(item)))
+            subject, tasks, findings = source.trial(item)
+            subject.made = _telling(of)
+            found = reports(subject, tasks, None, None, takes_remedies(item), d.repeats, d.updates, 0, findings)
             named = zip(names, found, strict=True)
             kept.add(item, [Diagnosis(item.step, run, item.network, item.data, one) for run, one in named])
         for row in kept.found[item]:
@@ -138,10 +139,8 @@ def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     return [row for item in items if item[:2] == items[-1][:2] for row in kept.found[item] if row.run in runs]
 
 
-def tried(
-    what: str, subject: Subject, tasks: TaskSource, findings: Sequence[Sequence[str]], d: Diagnose
-) -> list[Report]:
-    """Make trials, and say every `TOLD` seconds how many updates they have made."""
+def _telling(what: str) -> Callable[[int], None]:
+    """A function that gets each number of updates that were made, and says every `TOLD` seconds how many that is."""
     say(what)
     began = told = time.monotonic()
     updates = 0
@@ -153,8 +152,7 @@ def tried(
             say(f"{what}: {updates} updates in {command_line.about(now - began)}")
             told = now
 
-    subject.made = made
-    return reports(subject, tasks, None, None, d.remedies, d.repeats, d.updates, 0, findings)
+    return made
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """The verdict on one run, from what the arms of its trials learned."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Verdict
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Remedy, Verdict
 from rl_plasticity.diagnosis.trials import LEARNS, TIMES, Trials
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
@@ -96,7 +97,7 @@ class Judge:
         if not trials.subject.optimizers or AS_IT_IS not in trials.arms:
             return None
         if self.as_trained().high < LOST and trials.at(AS_IT_IS) < trials.length:
-            trials.run(AS_IT_IS, lambda r: trials.subject, [1.0])
+            trials.run(AS_IT_IS, [trials.subject], [1.0])
         return own if (own := self.as_trained()).high < LOST else None
 
     def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
@@ -127,3 +128,11 @@ class Judge:
         early = self.of(self.trials.score(NOW, at=self.trials.at(NOW, 1 / TIMES))).mean
         said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
         return [f"slow start: {said}"] if early < PLASTIC else []
+
+    def ranked(self, tried: Sequence[str]) -> tuple[Remedy, ...]:
+        """What these remedies achieved, the best first."""
+        found = []
+        for name in tried:
+            learned, now = (self.of(self.trials.score(arm, at=self.trials.at(name))) for arm in (name, NOW))
+            found.append(Remedy(name, learned, (learned.mean - now.mean) / (1 - now.mean)))
+        return tuple(sorted(found, key=lambda remedy: -remedy.learned.mean))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.judging import Judge, all_judged
 from rl_plasticity.diagnosis.probe import Probe
-from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
+from rl_plasticity.diagnosis.remedies import REMEDIES, try_on_copies
 from rl_plasticity.diagnosis.report import (
     AS_IT_IS,
     EARLIER,
@@ -126,34 +126,20 @@ def diagnose(
         for name, (subject, task, findings) in of_model(net, env).items():
             (found[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
         return AgentReport.of_networks(found)
-    subject = subject_from(net, optimizer, make, drawn=batches is None)
-    if subject.runs:
-        raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
-    source = TaskSource.of(inputs, loss, targets, batches)
-    (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
-    return report
-
-
-# --- what is learned --------------------------------------------------------------------------------------------------
-
-
-def subject_from(
-    net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
-) -> Subject:
-    """The network, with a function that makes one like it.
-
-    Raises:
-        SettingsError: `net` is no network with parameters.
-    """
     if isinstance(net, Learner):
         make, net = make or subject_of(net).fresh, net.net
     if not isinstance(net, nn.Module):
         raise SettingsError(f"net must be a network, got {type(net).__name__}")
     inner = unwrapped(net)
-    if not any(True for _ in inner.parameters()):
+    if not [*inner.parameters()]:
         raise SettingsError("nothing can be learned: the network has no parameters")
-    optimizers = [] if optimizer is None else [*TorchState(inner, optimizer).optimizers]
-    return Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=drawn)
+    optimizers = [] if optimizer is None else TorchState(inner, optimizer).optimizers
+    subject = Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=batches is None)
+    if subject.runs:
+        raise SettingsError(f"a network of {[*subject.runs]} runs: rl_plasticity.diagnose FOLDER looks at each of them")
+    source = TaskSource.of(inputs, loss, targets, batches)
+    (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
+    return report
 
 
 # --- what follows from it ---------------------------------------------------------------------------------------------
@@ -198,7 +184,7 @@ def reports(
         better: tuple[Remedy, ...] = ()
         if ill[run]:
             said += _dead_layers(metrics[run])
-            better = ranked(trials, tried, run)
+            better = judge.ranked(tried)
         elif verdict == "something else":
             said += _otherwise(judge)
         elif not learns:
@@ -222,12 +208,11 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
     halves = any(p.dtype in checks.HALF for p in subject.net.parameters())
     trials.keeps_own_rate = subject.knows(trials.tasks[0]) and bool(subject.optimizers or hindrances or halves)
     causes = _let_fresh_learn(trials) + hindrances
-    trials.run(NOW, lambda r: subject)
+    trials.run(NOW, [subject])
     if trials.keeps_own_rate:
-        trials.run(AS_IT_IS, lambda r: subject, [1.0])
+        trials.run(AS_IT_IS, [subject], [1.0])
     if earlier is not None:
-        old = _earlier(subject, earlier)
-        trials.run(EARLIER, lambda r: old)
+        trials.run(EARLIER, [_earlier(subject, earlier)])
     return causes, learns
 
 
@@ -271,7 +256,7 @@ def _otherwise(judge: Judge) -> list[str]:
         f"learning rate: at {own:g} and with {state} it learns {was}, at {rate:g} without": [at_rate, restart_],
     }
     for said, changes in tries.items():
-        trials.run(arm, lambda r, changes=changes: replace(subject, changes=changes), [1.0])  # type: ignore[misc]
+        trials.run(arm, [replace(subject, changes=changes)], [1.0])
         now = judge.as_trained(arm)
         del trials.arms[arm]
         if now.low > was.high and now.mean > (was.mean + can.mean) / 2:
@@ -314,12 +299,12 @@ def _metrics(trials: Trials) -> list[Metrics]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nets = (trials.subject.net, trials.fresh[0])
-            mine, fresh = (Probe(net, trials.source.example).measure() for net in nets)
+            measured = [Probe(net, trials.source.example).measure() for net in nets]
     except Exception:  # whatever a network may raise: it is judged all the same
-        mine, fresh = {}, {}
-    both = {name: (mine[name].reshape(-1), fresh[name].reshape(-1)) for name in mine if name in fresh}
+        measured = [{}, {}]
+    mine, fresh = ({name: value.flatten().tolist() for name, value in of_net.items()} for of_net in measured)
     every = range(math.prod(trials.subject.runs))
-    return [{name: (float(a[run]), float(b[run])) for name, (a, b) in both.items()} for run in every]
+    return [{name: (mine[name][run], fresh[name][run]) for name in mine if name in fresh} for run in every]
 
 
 def _symptoms(metrics: Metrics) -> Metrics:

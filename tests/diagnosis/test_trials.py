@@ -203,7 +203,7 @@ def test_repeats_are_added_and_the_first_ones_stay() -> None:
         few, many = trials_of(2, 10), trials_of(4, 10)
         for made in (few, many):
             made.run(FRESH)
-            made.run(NOW, lambda r, made=made: made.subject)
+            made.run(NOW, [made.subject])
             before = few.loss(FRESH).clone()
         few.draw(2)
     assert torch.equal(few.loss(FRESH)[:2], before)
@@ -242,7 +242,7 @@ def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
 
             one._learned = lambda task, ends=ends: ends  # type: ignore[method-assign]
             one.run(FRESH)
-            one.run(NOW, lambda r, one=one: one.subject)
+            one.run(NOW, [one.subject])
     assert made.is_first
     assert made.go_on()
     assert not made.is_first
