@@ -45,7 +45,7 @@ def command(arguments: Sequence[str]) -> int:
     what, places = next(iter(arguments), ""), [a for a in arguments[1:] if "=" not in a]
     if "=" in what or (what not in DEEDS and places):
         raise SettingsError(f"name one suite, then settings; suites: {', '.join(suites.NAMES)}")
-    given = dict(a.split("=", 1) for a in arguments[1:] if "=" in a)
+    given = suites.by_name(a for a in arguments[1:] if "=" in a)
     own = {name: value for name, value in given.items() if name in OWN}
     settings = [a for a in arguments[1:] if a.partition("=")[0] not in (*OWN, *places)]
     if "plugins" in own:
