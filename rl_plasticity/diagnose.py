@@ -7,13 +7,11 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
 import importlib
 import itertools
-import json
 import sys
 import time
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Union
@@ -29,12 +27,13 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.configs.gone import GONE
 from rl_plasticity.diagnosis.agents import Deterministic, next_task, recent_and_old
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
-from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
+from rl_plasticity.diagnosis.report import LEARNED, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.trials import cost
-from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports, subject_from
+from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
 from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, say, shown
+from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
@@ -53,12 +52,13 @@ STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something e
 
 Source = Union["OfAgents", "OfTasks"]
 """The networks of a run at its checkpoints, and the data on which they are diagnosed."""
+Trial = tuple[Subject, TaskSource, Sequence[Sequence[str]]]
 
 
 def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     """Print the verdict on every network of every run at every checkpoint, each as soon as it is known.
 
-    Without `out` the results are kept in the folder's ``diagnosis.json``. What is kept there is not tried again. With
+    The results are kept in the folder's ``diagnosis.json``, or in `out`. What is kept there is not tried again. With
     `branch` the run is branched instead, see `branches.branch_run`.
 
     Returns:
@@ -76,54 +76,43 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
         saved_settings(Train, folder)  # raises, and names what there is
     if not folder.saved_steps:
         raise SettingsError(f"there is no checkpoint in {folder.checkpoints}")
-    kept = Kept(folder, {"repeats": d.repeats, "updates": d.updates, "version": __version__}, writes=d.out is None)
+    place = Path(d.out or folder.diagnosis)
+    kept = Kept(place, {"repeats": d.repeats, "updates": d.updates, "version": __version__})
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
-        items = _items(source, kept, d)
-        every = _diagnoses(source, kept, items, d)
-    newest = [one for one in every if (one.step, one.data) == items[-1][:2]]
+        newest = _diagnosed(source, kept, _items(source, folder.saved_steps, d), d)
     for one in newest:
-        where = f"{one.run}, {one.network}, {one.data}, step {one.step}"
         if one.report.verdict != "plastic":
-            print(f"\n{where}\n{one.report}")
-        for other in every:
-            same = (other.step, other.run, other.network) == (one.step, one.run, one.network) and other != one
-            if same and {one.report.verdict, other.report.verdict} & {*BAD}:
-                print(f"({where}: {other.report.verdict} on drawn targets, which decide nothing; {other.report.why})")
-    if d.out is not None:
-        print(f"wrote {d.out}")
-    return _status([one.report for one in newest])
+            print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
+    # 1 if a network is not plastic, 3 if that cannot be told of one.
+    return max((STATUS[one.report.verdict] for one in newest), key=(0, 3, 1).index)
 
 
-def _status(found: Sequence[Report]) -> int:
-    """The exit status: 1 if a network is not plastic, 3 if that cannot be told of one, else 0."""
-    return max((STATUS[report.verdict] for report in found), key=(0, 3, 1).index)
+def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
+    """What to diagnose, by rising step: every network on the first data, at the last checkpoint on all of them.
 
-
-def _items(source: Source, kept: Kept, d: Diagnose) -> list[Item]:
-    """What to diagnose, by rising step. Of a checkpoint whose file is gone, it is what was kept.
+    Args:
+        saved: steps of the checkpoints.
 
     Raises:
         SettingsError: there is no such network or checkpoint.
     """
     if d.network not in (None, *source.networks):
         raise SettingsError(f"there is no network {d.network!r}{nearest(d.network, source.networks)}")
-    saved = kept.folder.saved_steps
-    known = sorted({*saved, *(item.step for item in kept.found)})
-    steps = [step for step in known if d.checkpoint in (None, step)]
-    items = {item for item in kept.found if item.step in steps}
-    for step in {*steps} & {*saved}:
-        every = itertools.product(source.data_at(step, step == steps[-1]), source.networks)
-        items |= {Item(step, data, network) for data, network in every}
-    chosen = [item for item in items if d.network in (None, item.network)]
-    if not chosen:
-        hint = nearest(d.checkpoint, map(str, known))
-        raise SettingsError(f"there is no checkpoint of step {d.checkpoint} in {kept.folder.checkpoints}{hint}")
-    return sorted(chosen, key=lambda item: (item.step, item.data != "random", source.networks.index(item.network)))
+    steps = [step for step in saved if d.checkpoint in (None, step)]
+    if not steps:
+        raise SettingsError(f"there is no checkpoint of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}")
+    networks = [name for name in source.networks if d.network in (None, name)]
+    every = itertools.product(steps, source.data, networks)
+    return [Item(*one) for one in every if one[1] == source.data[0] or one[0] == steps[-1] > 0]
 
 
-def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
-    """Print and return the diagnoses of the chosen runs: those that were kept, and the others after their trials."""
+def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
+    """Print the diagnoses of the chosen runs: those that were kept, and the others after their trials.
+
+    Returns:
+        Those at the newest checkpoint on the data that decide.
+    """
     names = [name.in_words for name in source.plan.names]
     runs = [names[run] for run in source.plan.chosen(d.seed, d.run)]
 
@@ -133,38 +122,32 @@ def _diagnoses(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     def is_missing(item: Item) -> bool:
         rows = kept.found.get(item, [])
         without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
-        return item.step in kept.folder.saved_steps and (not rows or (without and takes_remedies(item)))
+        return not rows or (without and takes_remedies(item))
 
     missing = [*filter(is_missing, items)]
-    where = "" if d.out else f"; results are kept in {kept.folder.diagnosis}"
-    say(f"{len(missing)} to diagnose, {len(items) - len(missing)} already known{where}")
+    say(f"{len(missing)} to diagnose, {len(items) - len(missing)} already known; results are kept in {kept.path}")
     width = max(map(len, map(printable, runs)))
     line = f"{{:9}} {{:{width}}}  {{:8}} {{:8}} {{:15}} {{}}".format
     print(line("step", "run", "network", "data", "verdict", LEARNED), flush=True)
-    done: list[Diagnosis] = []
     for item in items:
         if item in missing:
-            subject, tasks = source.trial(item)
             of = f"{missing.index(item) + 1} of {len(missing)}, {item.network} on {item.data} at step {item.step}"
-            found = tried(of, subject, tasks, replace(d, remedies=takes_remedies(item)), source.findings(item))
+            subject, tasks, findings = source.trial(item)
+            subject.made = _telling(of, cost(subject, tasks, d.repeats, d.updates))
+            found = reports(subject, tasks, None, None, takes_remedies(item), d.repeats, d.updates, 0, findings)
             named = zip(names, found, strict=True)
             kept.add(item, [Diagnosis(item.step, run, item.network, item.data, one) for run, one in named])
         for row in kept.found[item]:
             if row.run in runs:
-                done.append(row)
                 learned = str(row.report.learned or "")
                 cells = line(str(row.step), printable(row.run), row.network, row.data, row.report.verdict, learned)
                 print(cells.rstrip(), flush=True)
-        if d.out is not None:
-            write_text(Path(d.out), json.dumps([row.row for row in done], indent=1))
-    return done
+    return [row for item in items if item[:2] == items[-1][:2] for row in kept.found[item] if row.run in runs]
 
 
-def tried(
-    what: str, subject: Subject, tasks: TaskSource, d: Diagnose, findings: Sequence[Sequence[str]] = ()
-) -> list[Report]:
-    """Say what trials will cost, make them, and say every `TOLD` seconds how many updates they have made."""
-    least, most = map(command_line.about, cost(subject, tasks, d.repeats, d.updates))
+def _telling(what: str, cost: tuple[float, float]) -> Callable[[int], None]:
+    """Say what trials will cost; returns a function that gets updates made, and says every `TOLD` s how many."""
+    least, most = map(command_line.about, cost)
     say(f"{what}: takes {least if least == most else f'{least} to {most}'}, or longer if a verdict stays open")
     began = told = time.monotonic()
     updates = 0
@@ -176,8 +159,7 @@ def tried(
             say(f"{what}: {updates} updates in {command_line.about(now - began)}")
             told = now
 
-    subject.made = made
-    return reports(subject, tasks, None, None, d.remedies, d.repeats, d.updates, 0, findings)
+    return made
 
 
 # --- agents -----------------------------------------------------------------------------------------------------------
@@ -201,25 +183,21 @@ class OfAgents:
         self.envs.change = 0
         self._at, self._trained = step, trained
         self._agent = trained.agent(self.envs)
-        self.networks = [*self._agent.learners]
+        self.networks, self.data = [*self._agent.learners], ("random", "buffer")
 
-    def data_at(self, step: int, is_last: bool) -> Sequence[str]:
-        """The names of the data on which networks are diagnosed at this checkpoint."""
-        return ["random", "buffer"] if is_last and step else ["random"]
-
-    def trial(self, item: Item) -> tuple[Subject, TaskSource]:
-        """A network of all runs, and what its copies learn."""
+    def trial(self, item: Item) -> Trial:
+        """A network of all runs, what its copies learn, and findings on each run that are no matter of learning."""
         agent = self._agent_at(item.step)
-        learner = agent.learners[item.network]
-        if item.data == "buffer":
-            shown = Deterministic if item.network == "actor" else unbounded
-            return subject_of(learner, shown), next_task(agent, item.network, self._replayed)
-        return subject_of(learner, unbounded), TaskSource(Bank(agent.inputs(self._random)[item.network], learner.runs))
-
-    def findings(self, item: Item) -> Sequence[Sequence[str]]:
-        """Findings on a network of each run that are no matter of learning; empty where none are looked for."""
-        batch = self._random if item.data == "random" else self._replayed
-        return _findings(self._agent_at(item.step), batch).get(item.network, ())
+        learner, batch = agent.learners[item.network], self._random if item.data == "random" else self._replayed
+        findings = _findings(agent, item.network, batch)
+        if item.data == "random":
+            return (
+                subject_of(learner, unbounded),
+                TaskSource(Bank(agent.inputs(batch)[item.network], learner.runs)),
+                findings,
+            )
+        shown = Deterministic if item.network == "actor" else unbounded
+        return subject_of(learner, shown), next_task(agent, item.network, batch), findings
 
     def close(self) -> None:
         """Let go of the environments."""
@@ -247,16 +225,14 @@ class OfAgents:
 
 
 @torch.no_grad()
-def _findings(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
-    """Findings on some networks of each run that are no matter of learning."""
-    found = {}
-    if "critic" in agent.learners:
+def _findings(agent: Agent, network: str, batch: Batch) -> list[list[str]]:
+    """Findings on a network of each run that are no matter of learning; empty where none are looked for."""
+    if network == "critic":
         values = agent.value(batch.obs, batch.act)
-        found["critic"] = [of_values(q, r, agent.discount) for q, r in zip(values, batch.reward, strict=True)]
-    actor = agent.learners.get("actor")
-    if actor is not None and isinstance(actor.net, Actor):
-        found["actor"] = [of_log_std(log_std, LOG_STD_MIN, LOG_STD_MAX) for log_std in actor.net(batch.obs)[1]]
-    return found
+        return [of_values(q, r, agent.discount) for q, r in zip(values, batch.reward, strict=True)]
+    if isinstance(actor := agent.learners[network].net, Actor):
+        return [of_log_std(log_std, LOG_STD_MIN, LOG_STD_MAX) for log_std in actor(batch.obs)[1]]
+    return []
 
 
 # --- supervised -------------------------------------------------------------------------------------------------------
@@ -265,7 +241,7 @@ def _findings(agent: Agent, batch: Batch) -> dict[str, list[list[str]]]:
 class OfTasks:
     """A supervised run's network, on the first images of its task, also with drawn labels."""
 
-    networks = ("net",)
+    networks, data = ("net",), ("images",)
 
     def __init__(self, folder: RunFolder, device: str, step: int) -> None:
         self.folder = folder
@@ -273,19 +249,13 @@ class OfTasks:
         self.plan = Plan.of(self.settings)
         self.parts = supervised.build(self.settings, self.plan)
 
-    def data_at(self, step: int, is_last: bool) -> Sequence[str]:
-        return ["images"]
-
-    def trial(self, item: Item) -> tuple[Subject, TaskSource]:
+    def trial(self, item: Item) -> Trial:
         s, learner, sequence = self.settings, self.parts.learner, self.parts.sequence
         learner.load_state_dict(checkpoint.load(self.folder.checkpoints, item.step, whole=False)["learner"])
         last = sequence.num_tasks * s.epochs_per_task - 1
         task = sequence.task(min(item.step, last) // s.epochs_per_task)
         x, y = first_images(task, self.parts.data, LARGE_BANK, learner.runs)
-        return subject_of(learner), TaskSource(Bank(x, learner.runs), (cross_entropy, y))
-
-    def findings(self, item: Item) -> Sequence[Sequence[str]]:
-        return ()
+        return subject_of(learner), TaskSource(Bank(x, learner.runs), (cross_entropy, y)), ()
 
     def close(self) -> None:
         self.parts.close()
@@ -311,12 +281,13 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         net.load_state_dict(_state_in(_loaded(weights), net, weights))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
-    subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource(Bank(_loaded(inputs), ()))
-    (report,) = tried(weights, subject, tasks, settings)
+    subject, tasks = Subject(net, [], PlainNet(net, make=maker).fresh, True), TaskSource(Bank(_loaded(inputs), ()))
+    subject.made = _telling(weights, cost(subject, tasks, settings.repeats, settings.updates))
+    (report,) = reports(subject, tasks, None, None, settings.remedies, settings.repeats, settings.updates, 0)
     print(report)
     if out:
         write_text(out, report.to_json())
-    return _status([report])
+    return STATUS[report.verdict]
 
 
 def _loaded(path: str) -> Any:

@@ -40,7 +40,7 @@ NAMES: tuple[str, ...] = (
     "TASKS",
 )
 loaded: list[str] = []  # the modules that were named in this process, in order; workers import the same ones
-_sources: dict[str, tuple[object, str]] = {}  # each module's import, and the digest of its source at that time
+_files: dict[str, tuple[object, dict[str, bytes]]] = {}  # each module's import, and its source at that time
 preset_folders: list[Path] = []  # those of plugs
 _offered: dict[str, dict[str, str]] = {name: {} for name in NAMES}  # by public dict
 
@@ -168,18 +168,25 @@ def load_one(module: str, asked: str) -> None:
 
 def sources() -> dict[str, str]:
     """A SHA-256 of each plug's source at its import, but for this package's own; what a plug imports is not covered."""
-    return {module: digest for module, (_, digest) in _sources.items()}
+    return {module: hashlib.sha256(b"\0".join(files.values())).hexdigest() for module, (_, files) in _files.items()}
+
+
+def files_of(module: str) -> dict[str, str]:
+    """The source files of a plug at its import, by name; those of a package by their paths in it."""
+    return {name: content.decode(errors="replace") for name, content in _files[module][1].items()}
 
 
 def _keep_source(module: str) -> None:
     """Read the source when it is imported: its files may be edited while the process runs."""
     spec = sys.modules[module].__spec__  # another one after a reload
-    if module.startswith("rl_plasticity") or spec is None or _sources.get(module, (None,))[0] is spec:
+    if module.startswith("rl_plasticity") or spec is None or _files.get(module, (None,))[0] is spec:
         return
-    folders = spec.submodule_search_locations or ()
-    files = sorted(path for folder in folders for path in Path(folder).rglob("*.py")) or [Path(spec.origin or "")]
+    folders = [*map(Path, spec.submodule_search_locations or ())]
+    files = sorted((path, folder) for folder in folders for path in folder.rglob("*.py"))
+    origin = Path(spec.origin or "")
     with suppress(OSError):
-        _sources[module] = (spec, hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest())
+        named = {path.relative_to(folder).as_posix(): path for path, folder in files or [(origin, origin.parent)]}
+        _files[module] = (spec, {name: path.read_bytes() for name, path in named.items()})
 
 
 def as_arguments(modules: Sequence[str]) -> list[str]:

@@ -89,5 +89,3 @@ hypersphere = _sized(Hypersphere)
 bro = _sized(Bro, (256, 1))
 xqc = _sized(XQC, (256, 4), (512, 4))
 flash_sac = _sized(FlashSAC, (128, 2), (256, 2))
-for _make in (dropout_mlp, simba, hypersphere, xqc, flash_sac):  # are told when they train, or normalize observations
-    setattr(_make, "needs", "agent=later_sac")  # noqa: B010

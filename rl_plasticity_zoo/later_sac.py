@@ -114,6 +114,7 @@ class LaterSAC(SAC):
         SettingsError: a setting out of range, or settings that do not fit each other.
     """
 
+    serves = ("takes_training", "normalizes_obs")
     support: Tensor
     subset_key: Tensor
     subsets: Tensor

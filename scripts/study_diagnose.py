@@ -111,7 +111,7 @@ def rows_of_critics() -> Iterator[dict[str, Any]]:
             returns = {str(name): curves["task/return"].values for name, curves in run.metrics().items()}
             with closing(OfAgents(run, "cpu", 0)) as source:
                 for task, state in enumerate(states[:-1], start=1):
-                    subject, data = source.trial(Item(0, "random", "critic"))
+                    subject, data, _ = source.trial(Item(0, "random", "critic"))
                     source._agent.learners["critic"].load_state_dict(state)
                     every = reports(subject, data, None, None, False, 3, None, task)
                     for name, report in zip(source.plan.names, every, strict=True):

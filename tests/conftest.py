@@ -96,7 +96,6 @@ def make_brief(patch):
     for name, value in {
         "diagnosis.judging.MOST": 1,
         "diagnosis.trials.RATES": (1.0,),
-        "diagnosis.trials.TIMED": 1,
         "training.acting.PROBE_SIZE": 64,
     }.items():
         patch.setattr(f"rl_plasticity.{name}", value)

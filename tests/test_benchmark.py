@@ -48,13 +48,16 @@ def suite(tmp_path, monkeypatch):
         rows.Row(suite, task, name, settings, seed, f"{value + int(seed) / 100}", "", "")
         for suite, task, settings, seed in same for name, value in (("none", 0.1), ("fresh", 0.9))
     ])  # fmt: skip
-    (tmp_path / "my_plug.py").write_text(PLUG)
+    (tmp_path / "my_plug").mkdir()
+    (tmp_path / "my_plug/__init__.py").write_text("from my_plug.methods import Mine")
+    (tmp_path / "my_plug/methods.py").write_text(PLUG)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(plugins, "_sources", {})
+    monkeypatch.setattr(plugins, "_files", {})
     monkeypatch.setattr(plugins, "loaded", [])
     yield tmp_path
     REGULARIZERS._given.pop("mine", None)
-    sys.modules.pop("my_plug", None)
+    for name in ("my_plug", "my_plug.methods"):
+        sys.modules.pop(name, None)
 
 
 def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd):
@@ -76,6 +79,7 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     assert command(["verify", str(file), "plugins=[my_plug]"]) == 0
     assert "the same numbers" in capfd.readouterr().out
     claimed = json.loads(file.read_text())
+    assert claimed["sources"] == {"my_plug": {"__init__.py": "from my_plug.methods import Mine", "methods.py": PLUG}}
     for row in claimed["rows"]:
         row["raw"] = str(float(row["raw"]) + 0.2)
     file.write_text(json.dumps(claimed))
@@ -85,8 +89,8 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     file.write_text(json.dumps(claimed))
     refused(lambda: command(["verify", str(file)]), "plugins")  # no file loads a module
     assert "antigravity" not in sys.modules
-    plugins._sources["my_plug"] = (None, "of another source")
-    refused(lambda: command(["verify", str(file)]), "my_plug", "differs")
+    plugins._files["my_plug"] = (None, {"my_plug.py": b"another source"})
+    refused(lambda: command(["verify", str(file)]), "my_plug")
 
 
 def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scores_on_others(suite, capfd):
@@ -104,6 +108,8 @@ def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scor
     (["reg=l2"], ["quick-1"]),
     (["quick", "reg=l3"], ["l3", "l2"]),
     (["quick", "rge=l2"], ["rge", "reg"]),
+    (["quick", "reg=l2", "reg=l2"], ["reg", "twice"]),
+    (["quick", "name=a", "reg=l2", "name=b"], ["name", "twice"]),
     (["quick", "reg=l2", "env=cheetah-run"], ["env", "method"]),
     (["quick", "reg=l2", "reg.coeff=1"], ["coeff", "reg.coef"]),
     (["quick", "reg=l2", "tasks=label"], ["label", "labels"]),

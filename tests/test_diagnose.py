@@ -86,7 +86,7 @@ def with_dead_critic(folder, place):
 
 def test_every_checkpoint_network_and_run_is_diagnosed_and_the_newest_on_its_replay_buffer_too(pendulum, tmp_path):
     go(pendulum, f"out={tmp_path / 'all.json'}")
-    rows = json.loads((tmp_path / "all.json").read_text())
+    rows = json.loads((tmp_path / "all.json").read_text())["rows"]
     steps = [*RunFolder(pendulum).saved_steps]
     assert {row["step"] for row in rows} == {*steps}
     assert {row["network"] for row in rows} == {"critic", "actor"}
@@ -95,15 +95,18 @@ def test_every_checkpoint_network_and_run_is_diagnosed_and_the_newest_on_its_rep
     assert not (pendulum / "diagnosis.json").exists()
 
 
-def test_one_network_of_one_run_at_one_checkpoint_can_be_chosen(pendulum, digits, tmp_path):
+def test_one_network_of_one_run_at_one_checkpoint_can_be_chosen(pendulum, digits, tmp_path, capsys):
     go(pendulum, "network=actor", "run=1", "checkpoint=0", f"out={tmp_path / 'one.json'}")
-    (row,) = json.loads((tmp_path / "one.json").read_text())
-    assert (row["step"], row["network"], row["data"]) == (0, "actor", "random")
-    assert "spectral" in row["run"]
+    rows = json.loads((tmp_path / "one.json").read_text())["rows"]
+    assert [(row["step"], row["network"], row["data"]) for row in rows] == [(0, "actor", "random")] * 2  # both runs
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("0 ")]
+    assert "spectral" in line
     go(digits, "seed=1", f"out={tmp_path / 'digits.json'}")
-    rows = json.loads((tmp_path / "digits.json").read_text())
+    rows = json.loads((tmp_path / "digits.json").read_text())["rows"]
     assert {(row["network"], row["protocol"]["targets"]) for row in rows} == {("net", "own")}
-    assert all("1" in row["run"] for row in rows)
+    printed = [line for line in capsys.readouterr().out.splitlines() if " images " in line]
+    assert printed
+    assert all("seed 1" in line for line in printed)
 
 
 def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_task(tmp_path, monkeypatch):
@@ -111,9 +114,9 @@ def test_every_checkpoint_is_tried_on_the_same_random_transitions_of_the_first_t
     run = folders.run(changing, tmp_path / "run")
     rewards = []
 
-    def noted(agent, batch):
+    def noted(agent, network, batch):
         rewards.append(batch.reward)
-        return _findings(agent, batch)
+        return _findings(agent, network, batch)
 
     monkeypatch.setattr(COMMAND, "_findings", noted)
     monkeypatch.setattr(COMMAND, "reports", lambda *_: [Report("plastic", "")])
@@ -161,14 +164,14 @@ def test_what_the_agent_has_to_learn_next_decides_beside_drawn_targets(pendulum,
     assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'all.json'}") == 1
     printed = capsys.readouterr().out
     assert {kind.__name__ for kind in reports} == {"TaskSource", "NextTask"}
-    assert printed.count("verdict: lost") == printed.count("plastic on drawn targets") == 4  # networks of two runs
+    assert printed.count("verdict: lost") == printed.count("plastic") == 4  # networks of two runs
     verdicts = {"TaskSource": "lost", "NextTask": "plastic"}
     monkeypatch.setattr(COMMAND, "reports", lambda _, source, *__: [Report(verdicts[type(source).__name__], "")] * 2)
     assert go(pendulum, "checkpoint=60", f"out={tmp_path / 'more.json'}") == 0
-    assert capsys.readouterr().out.count("lost on drawn targets") == 4
+    assert "verdict: lost" not in capsys.readouterr().out
 
 
-def test_it_says_what_a_trial_costs_and_keeps_what_is_known_when_killed(pendulum, tmp_path, monkeypatch, capsys):
+def test_it_says_how_far_trials_are_and_keeps_what_is_known_when_killed(pendulum, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(COMMAND, "TOLD", 0)
     reports, given = COMMAND.reports, []
 
@@ -185,7 +188,7 @@ def test_it_says_what_a_trial_costs_and_keeps_what_is_known_when_killed(pendulum
     assert "3 to diagnose" in first
     assert re.search(r"1 of 3, critic on random at step 0: takes \d+ s, or longer", first)  # before anything is tried
     assert re.search(r"1 of 3, critic on random at step 0: 20 updates in \d+ s", second)
-    assert len(json.loads((tmp_path / "all.json").read_text())) == 2  # runs
+    assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2  # runs
 
 
 def test_any_network_goes_by_what_makes_it_its_weights_and_its_inputs(tmp_path, monkeypatch, capsys):
@@ -284,11 +287,11 @@ def test_what_is_kept_is_not_tried_again_but_added_to_or_replaced(diagnosed, tmp
 def test_a_killed_diagnosis_goes_on_and_prints_what_it_knows_at_once(run, diagnosed, tried, monkeypatch, capsys):
     printed = []
 
-    def killed(agent, batch):
+    def killed(agent, network, batch):
         printed.append(capsys.readouterr().out.count("\n"))
         if len(printed) == 3:
             raise KeyboardInterrupt
-        return _findings(agent, batch)
+        return _findings(agent, network, batch)
 
     with monkeypatch.context() as patched:
         patched.setattr(COMMAND, "_findings", killed)
@@ -328,8 +331,7 @@ def test_a_file_that_cannot_be_read_is_made_anew(change, run, diagnosed, capsys)
     (["{pendulum}", "branch_into=[redo]"], ["branch_into", "branch=true"]),
     (["{digits}", "run=2"], ["run=2"]),
     (["{digits}", "network=critic"], ["critic", "net"]),
-    (["nothing_there:make", "a.pt", "b.pt"], ["nothing_there"]),
-    (["model.zip"], ["model.zip", "0.3", "Stable-Baselines3"]),
+    (["model.zip"], ["model.zip"]),
 ])  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names):
     (pendulum / "config.json").touch()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rl_plasticity.agents.replay_buffer import Batch
 from rl_plasticity.interventions import Restartable
+from rl_plasticity.plugins import Choices
 from rl_plasticity.seeding import RunStreams
 
 Inputs = Mapping[str, tuple[Tensor, ...]]  # what each network reads
@@ -32,6 +33,7 @@ class Agent(Restartable, Protocol):
       on them; for counts of env steps and running statistics.
     - ``observe_reward_(reward, ended)``: called after each env step, each ``[runs]`` on the CPU; to scale rewards.
     - ``explore_again_()``: lets a faded exploration start over, for ``on_change=restart``.
+    - ``serves = ("takes_training", "normalizes_obs")``: what it does for networks that say so, see `AGENT_NETWORKS`.
     - ``actor_every_updates`` and ``update_critic(batch, noise)``: the latter is called in place of `update` where the
       number of an update, from 1, is no multiple of the former; it may return fewer metrics.
     """
@@ -96,3 +98,10 @@ class Agent(Restartable, Protocol):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
         """Go on from there."""
         ...
+
+
+AGENTS: Choices[Callable[..., Agent]] = Choices("AGENTS")
+"""What ``agent=`` chooses from: ``kind(obs_dim, act_dim, seeds, make_regularizer, device=..., **settings)``.
+
+A kind with ``takes_discrete_actions = True`` is called with obs_shape and num_actions in place of the first two.
+"""

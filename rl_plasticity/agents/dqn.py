@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity.agents.base import Inputs, Losses
-from rl_plasticity.agents.networks import AGENT_NETWORKS
+from rl_plasticity.agents.networks import AGENT_NETWORKS, maker
 from rl_plasticity.agents.replay_buffer import Batch
-from rl_plasticity.errors import choose
 from rl_plasticity.learning.learner import Learner, copy_runs_, follow_
 from rl_plasticity.learning.optimizers import Adam, LearningRate, Optimizer, RMSprop
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derived
-from rl_plasticity.settings import Setting, check, checked
+from rl_plasticity.settings import Setting, checked
 
 Loss = Literal["huber", "mse"]
 NumSteps = Annotated[
@@ -90,8 +89,7 @@ class DQN(nn.Module):
         self.num_actions, self.is_double, self.loss = num_actions, double, loss
         self.num_steps, self.discount, self.target_every_updates = num_steps, discount, target_every_updates
         self.epsilon_range, self.epsilon_env_steps = (epsilon_start, epsilon_end), epsilon_env_steps
-        make = choose(AGENT_NETWORKS, network, of_network, "network", type(self))
-        check(AGENT_NETWORKS[network], of_network)
+        make = maker(network, of_network, type(self))
         inputs = obs_shape if getattr(AGENT_NETWORKS[network], "takes_images", False) else math.prod(obs_shape)
 
         def make_critic(seeds: Sequence[int]) -> nn.Module:

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity.agents.base import Inputs, Losses
-from rl_plasticity.agents.networks import AGENT_NETWORKS
+from rl_plasticity.agents.networks import maker
 from rl_plasticity.agents.replay_buffer import Batch
-from rl_plasticity.errors import SettingsError, choose
 from rl_plasticity.learning.learner import Learner, copy_runs_, follow_
 from rl_plasticity.learning.optimizers import Adam
 from rl_plasticity.regularizers import Regularizer, Unregularized
 from rl_plasticity.seeding import RunStreams, derived
-from rl_plasticity.settings import Setting, check, checked
+from rl_plasticity.settings import Setting, checked
 
 LOG_STD_MIN, LOG_STD_MAX = -10.0, 2.0
 Bound = Literal["clamp", "tanh"]
@@ -152,10 +151,7 @@ class SAC(nn.Module):
         super().__init__()
         self.act_dim, self.tau, self.discount = act_dim, tau, discount
         self.target_entropy = -act_dim / 2 if target_entropy is None else target_entropy
-        make = choose(AGENT_NETWORKS, network, of_network, "network", type(self))
-        check(AGENT_NETWORKS[network], of_network)
-        if (needed := getattr(AGENT_NETWORKS[network], "needs", "")) and type(self) is SAC:
-            raise SettingsError(f"network={network} needs {needed}")
+        make = maker(network, of_network, type(self))
         adam, sizes = partial(Adam, lr=lr), (obs_dim, act_dim)
         critics, actors = (
             partial(self.make_critic, make, sizes, num_critics),

@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import resource
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -100,7 +99,7 @@ def _record(folder: Path, method: Method, spent: dict[str, float]) -> None:
     path = folder / "method.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     spent = {name: round(value + before.get(name, 0.0), 1) for name, value in spent.items()}
-    texts = {module: Path(sys.modules[module].__file__ or "").read_text() for module in plugins.sources()}
+    texts = {module: plugins.files_of(module) for module in plugins.sources()}
     file = {**asdict(method), "plugins": plugins.sources(), "sources": texts, **spent}
     write_text(path, json.dumps(file, indent=1) + "\n")
 

@@ -20,7 +20,7 @@ A file ``NAME-VERSION.yaml`` beside this one describes a suite. It never changes
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +64,7 @@ class Method:
 
     @property
     def by_name(self) -> dict[str, str]:
-        return dict(argument.split("=", 1) for argument in self.settings)
+        return by_name(self.settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Task:
     def own(self, method: Method) -> dict[str, str]:
         """A method's settings and the learning rates, by their names in the task's command."""
         called = CALLED[self.command]
-        own = _by_name(self.fresh) if method.name == FRESH else method.by_name
+        own = by_name(shlex.split(self.fresh)) if method.name == FRESH else method.by_name
         return {called.get(name, name): value for name, value in ({"lr": self.lr} | own).items()}
 
     def arguments(self, method: Method, seeds: str, chosen: dict[str, str] | None = None) -> list[str]:
@@ -102,11 +102,11 @@ class Task:
             is_chain = "+" in own.get(name.partition(".")[0], "")
             if "," in own[name] and name.startswith(SIDE_BY_SIDE) and not is_chain:
                 own[name] = f"[{own[name]}]"
-        found = _by_name(self.settings)
+        found = by_name(shlex.split(self.settings))
         for condition, more in self.also.items():
             if condition in own or condition in [f"{name}={value}" for name, value in own.items()]:
-                found |= _by_name(more)
-        return [f"{name}={value}" for name, value in (found | own | _by_name(seeds)).items()]
+                found |= by_name(shlex.split(more))
+        return [f"{name}={value}" for name, value in (found | own | by_name(shlex.split(seeds))).items()]
 
     def varied(self, method: Method) -> list[str]:
         """The names of the settings that have several values to choose from."""
@@ -155,8 +155,16 @@ def published() -> dict[str, Method]:
     return {name: Method(name, shlex.split(text or "")) for name, text in tree.items()}
 
 
-# ------------------------------------------------------------------------------------------------------------------
+def by_name(arguments: Iterable[str]) -> dict[str, str]:
+    """The values of settings by name, as they are written.
 
-
-def _by_name(text: str) -> dict[str, str]:
-    return dict(argument.split("=", 1) for argument in shlex.split(text))
+    Raises:
+        SettingsError: a setting is given twice.
+    """
+    found: dict[str, str] = {}
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name in found:
+            raise SettingsError(f"{name} is given twice")
+        found[name] = value
+    return found

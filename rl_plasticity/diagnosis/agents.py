@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, Batches, TaskSource, TrialTask, outputs_of, task_of
+from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, Batches, TaskSource, TrialTask, outputs_of
 from rl_plasticity.errors import SettingsError, first_line
 from rl_plasticity.learning.learner import copy_runs_
 from rl_plasticity.seeding import random_states_kept
@@ -75,7 +75,7 @@ class NextTask(TaskSource):
         def criterion(output: Any, wanted: Tensor, counts: Tensor, scale: Tensor) -> Tensor:
             return _mean(((layout(output) - wanted) / scale).square(), counts)[..., 0, 0]
 
-        return task_of("next", batches, criterion, seed, updates, 1.0)
+        return TrialTask("next", batches, criterion, seed, updates, 1.0)
 
 
 def _mean(values: Tensor, counts: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from rl_plasticity.diagnosis.trials import Trials, learn
 from rl_plasticity.errors import SettingsError, first_line, in_short
 from rl_plasticity.seeding import derive, random_states_kept
 from rl_plasticity.structure import tensors_in, with_tensors
+from rl_plasticity.structure.layer import runs_of
 
 NO_NOISE = 1e-3  # a standard deviation of actions from -1 to 1 with which an agent hardly explores
 HALF = (torch.bfloat16, torch.float16)
@@ -21,11 +22,14 @@ BLIND = 0.03  # the share of the outputs' spread that columns must have to be se
 FAR = 3e-3  # the share of the loss that outputs must be able to change
 
 
-def not_finite(net: nn.Module) -> list[str]:
-    """Weights that are infinite or NaN."""
-    bad = {name: int((~p.isfinite()).sum()) for name, p in net.named_parameters()}
-    found = [f"{count} of {net.get_parameter(name).numel()} in {name!r}" for name, count in bad.items() if count]
-    return [f"not finite: {in_short(found)}"] if found else []
+def not_finite(net: nn.Module) -> list[list[str]]:
+    """Weights of each run that are infinite or NaN."""
+    found: list[list[str]] = [[] for _ in range(math.prod(runs_of(net)))]
+    for name, p in net.named_parameters():
+        bad = (~p.isfinite()).reshape(len(found), -1)
+        for of_run, count in zip(found, bad.sum(1).tolist(), strict=True):
+            of_run += [f"{count} of {bad.shape[1]} in {name!r}"] * (count > 0)
+    return [[f"not finite: {in_short(of_run)}"] if of_run else [] for of_run in found]
 
 
 def of_data(trials: Trials) -> list[str]:
@@ -89,7 +93,9 @@ def _seen(
     torch.manual_seed(0)
     outputs = called(net, batch[0])
     found = [x for x in tensors_in(outputs) if x.requires_grad]
-    loss = (criterion(outputs, *batch[1:]) if criterion else torch.stack([x.sum() for x in found])).sum()
+    each = criterion(outputs, *batch[1:]) if criterion else torch.stack([x.sum() for x in found])
+    finite = each.isfinite()
+    loss = (each[finite] if axis and finite.any() else each).sum()  # one run that is not says nothing of the others
     slopes = torch.autograd.grad(loss, found, allow_unused=True) if loss.requires_grad else ()
     slope = sum(float(g.abs().sum()) for g in slopes if g is not None)
     size, value, blind = max([1.0, *(float(x.detach().abs().max()) for x in found)]), float(loss.detach()), math.nan

@@ -1,11 +1,12 @@
 """The verdict on one run, from what the arms of its trials learned."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Verdict
+from rl_plasticity.diagnosis.report import AS_IT_IS, EARLIER, FRESH, NOW, Estimate, Remedy, Verdict
 from rl_plasticity.diagnosis.trials import LEARNS, TIMES, Trials
 
 PLASTIC, LOST = 0.9, 0.5  # of what a fresh network learns, see docs/diagnose.md for how they were found
@@ -20,13 +21,12 @@ def all_judged(trials: Trials) -> list[Judged]:
     """The verdict on each run. Trials go on, and further repeats are drawn, while one is open that they may settle."""
     first, every = len(trials.tasks), [Judge(trials, run) for run in range(math.prod(trials.subject.runs))]
     while True:
-        judged = [one.judged() for one in every]
-        if None in judged and trials.go_on():
+        if (waits := any(one.may_catch_up() for one in every)) and trials.go_on():
             continue
-        decided = [one or judge.open() for one, judge in zip(judged, every, strict=True)]
-        is_open = any(verdict == "not detectable" and gap is not None for verdict, _, gap in decided)
-        if not is_open or None in judged or len(trials.tasks) >= MOST * first:
-            return decided
+        judged = [one.judged() for one in every]
+        is_open = any(verdict == "not detectable" and gap is not None for verdict, _, gap in judged)
+        if waits or not is_open or len(trials.tasks) >= MOST * first:
+            return judged
         trials.draw(first)
 
 
@@ -45,47 +45,44 @@ class Judge:
         """What an arm learned at the first rate, of what a fresh network learned at that rate."""
         return self.of(self.trials.score(arm, 1.0, self.trials.at(AS_IT_IS)))
 
-    def judged(self) -> Judged | None:
-        """The verdict; None where the network is behind, but may catch up if the trials go on."""
-        if (removed := float(self.trials.removed()[self.run])) < LEARNS:
+    def may_catch_up(self) -> bool:
+        """Whether the network is behind, but may catch up if the trials go on."""
+        if not self.removed >= LEARNS or self.falls_short():
+            return False
+        return any(
+            self.trials.is_first or now.mean < CLOSER * before.mean for now, before in self.far_behind().values()
+        )
+
+    def judged(self) -> Judged:
+        """The verdict, when the trials are over."""
+        if not (removed := self.removed) >= LEARNS:  # NaN where a run's targets are not finite
             why = f"a fresh network removed only {removed:.0%} of the loss, too: give more updates, or another rate"
             return "not detectable", why, None
-        score, gap, says = self.said
+        score, far = self.of(self.trials.score(NOW)), self.far_behind()
+        gap, says = (
+            1 - PLASTIC + (score.high - score.low) / 2,
+            f"with a fresh optimizer it learns {score} of what a fresh network learns",
+        )
         if self.falls_short():
             return "something else", f"{says}; as it is trained it learns only {self.as_trained()}", gap
-        far = self.far_behind()
-        if any(self.trials.is_first or now.mean < CLOSER * before.mean for now, before in far.values()):
-            return None
-        if score.high < PLASTIC:
-            return self.bad
+        waits = self.may_catch_up()
+        # In three times as many updates the gap would shrink by as much again.
+        if waits and all(now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in far.values()):
+            return "not detectable", f"{says}, and it is still catching up: give more updates", gap
+        if waits or score.high < PLASTIC:
+            return "lost" if score.high < LOST else "losing", says, gap
         if EARLIER in far:
-            return "losing", f"{says}; that is {far[EARLIER][0]} less than the earlier one, repeat by repeat", gap
+            return "losing", f"{says}; this is {far[EARLIER][0]} less than earlier, compared repeat by repeat", gap
         if score.low < PLASTIC:
-            return "not detectable", f"{says}; this many repeats can only detect a gap above {gap:.2f}", gap
+            return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
         if alone := self.too_little_at_its_rate():
-            return "something else", f"{says} at a higher learning rate; as it is trained it learns only {alone}", gap
+            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
         return "plastic", says, gap
 
-    def open(self) -> Judged:
-        """The verdict on a run that is behind when the trials are over: bad unless it would soon have caught up."""
-        _, gap, says = self.said
-        # In three times as many updates the gap would shrink by as much again.
-        if all(now.mean**2 <= (1 - PLASTIC) * before.mean for now, before in self.far_behind().values()):
-            return "not detectable", f"{says}, and it is still catching up: give more updates", gap
-        return self.bad
-
     @property
-    def bad(self) -> Judged:
-        """The verdict on a run that is behind."""
-        score, gap, says = self.said
-        return "lost" if score.high < LOST else "losing", says, gap
-
-    @property
-    def said(self) -> tuple[Estimate, float, str]:
-        """The score, the smallest gap that would have been detected, and a clause that states the score."""
-        score = self.of(self.trials.score(NOW))
-        gap = 1 - PLASTIC + (score.high - score.low) / 2
-        return score, gap, f"with a fresh optimizer it learns {score} of what a fresh network learns"
+    def removed(self) -> float:
+        """The part of the loss that a fresh network removed."""
+        return float(self.trials.removed()[self.run])
 
     def falls_short(self) -> bool:
         """Whether the network learns less than half as it is trained, although it could at that rate."""
@@ -100,7 +97,7 @@ class Judge:
         if not trials.subject.optimizers or AS_IT_IS not in trials.arms:
             return None
         if self.as_trained().high < LOST and trials.at(AS_IT_IS) < trials.length:
-            trials.run(AS_IT_IS, lambda r: trials.subject, [1.0])
+            trials.run(AS_IT_IS, [trials.subject], [1.0])
         return own if (own := self.as_trained()).high < LOST else None
 
     def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
@@ -126,8 +123,16 @@ class Judge:
         return {arm: self.of(trials.score(arm)) for arm in arms if arm != FRESH}, losses
 
     def slow_start(self) -> list[str]:
-        """The finding that it learns well, but was far behind after a third of the updates: it unlearned first."""
+        """That it ends well but was far behind a fresh one after a third of the updates: it unlearned first."""
         updates = self.trials.length
         early = self.of(self.trials.score(NOW, at=self.trials.at(NOW, 1 / TIMES))).mean
-        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh network had"
+        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
         return [f"slow start: {said}"] if early < PLASTIC else []
+
+    def ranked(self, tried: Sequence[str]) -> tuple[Remedy, ...]:
+        """What these remedies achieved, the best first."""
+        found = []
+        for name in tried:
+            learned, now = (self.of(self.trials.score(arm, at=self.trials.at(name))) for arm in (name, NOW))
+            found.append(Remedy(name, learned, (learned.mean - now.mean) / (1 - now.mean)))
+        return tuple(sorted(found, key=lambda remedy: -remedy.learned.mean))

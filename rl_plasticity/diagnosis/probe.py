@@ -136,8 +136,8 @@ class Probe(nn.Module):
                 raise ValueError("nothing to measure: the network has no layer with a trainable weight")
             for i, parameter in enumerate(net.parameters()):
                 self.register_buffer(f"initial_{i}", parameter.detach().clone())
-        features = self._features()
-        self.register_buffer("before", features[-1].clone() if features else torch.zeros(0))
+        last = [torch.zeros(0), *self._features().values()][-1]
+        self.register_buffer("before", last.clone())
 
     def _find(self, structure: Structure) -> None:
         """Find layers with matrices and their names, and layers of hidden units.
@@ -146,9 +146,9 @@ class Probe(nn.Module):
         were moved to another axis.
         """
         net, self._unknown = self.net, structure.unknown
-        self.layers: list[Layer] = [layer for layer in structure.layers if layer.matrix(net) is not None]
-        several = Counter(layer.name for layer in self.layers)  # a recurrent layer or attention has several matrices
-        self._names = [layer.name if several[layer.name] == 1 else layer.key for layer in self.layers]
+        layers = [layer for layer in structure.layers if layer.matrix(net) is not None]
+        several = Counter(layer.name for layer in layers)  # a recurrent layer or attention has several matrices
+        self.layers = {layer.name if several[layer.name] == 1 else layer.key: layer for layer in layers}
         found = structure.hidden_units(net) if self._learner else structure.activations()
         moved = [] if self._learner or self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
         self.units: list[HiddenLayer] = [] if structure.unknown else [u for u in found if u not in moved]
@@ -184,23 +184,23 @@ class Probe(nn.Module):
         Args:
             loss, targets: see `gradients`. Without a loss there are no metrics of gradients.
         """
-        values = {} if self._learner else _sizes(self.net, self.layers, self.runs)
-        values |= self.weights() | self.features()
+        values = {} if self._learner else _sizes(self.net, self.layers.values(), self.runs)
+        features = self._features()
+        values |= self.weights() | self._of_features(features)
         if loss is not None:
             values |= self.gradients(loss, targets)
         elif isinstance(targets, Tensor) or targets:
             raise ValueError("targets need a loss, and none was given")
-        if self.before.numel():
-            after = self._features()[-1]
+        if features:
+            *_, after = features.values()
             values["representation_change"] = representation_change(self.before, after)
             self.before.copy_(after)
         return values
 
     def weights(self) -> dict[str, Tensor]:
         """Metrics of the weight matrices, and the distance of all parameters from their initial values."""
-        matrices = {name: layer.matrix(self.net) for name, layer in zip(self._names, self.layers, strict=True)}
-        dense = {name: wide(m.detach()) for name, m in matrices.items() if m is not None}
-        values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in dense.items()})
+        matrices = {name: wide(layer.full_matrix(self.net).detach()) for name, layer in self.layers.items()}
+        values = _measured(OfWeights, {name: (m, singular_values(m)) for name, m in matrices.items()})
         if "sigma1" in values:  # this name is taken by the largest one of all layers, see `size_of`
             values["mean_sigma1"] = values.pop("sigma1")
         initial = [*self._initial()]
@@ -208,14 +208,11 @@ class Probe(nn.Module):
         values["moved"] = moved_fraction(self.net.parameters(), initial, self.runs)
         return values
 
-    def features(self) -> dict[str, Tensor]:
+    def _of_features(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Metrics of the activations of the hidden units, after the non-linearity."""
-        features = dict(zip([unit.name for unit in self.units], self._features(), strict=True))
         values = _measured(OfFeatures, {name: (a, singular_values(a)) for name, a in features.items()})
-        if self._bounds:
-            saturated = {name: saturated_fraction(features[name], *bounds) for name, bounds in self._bounds.items()}
-            values |= by_layer("saturated", saturated)
-        return values
+        saturated = {name: saturated_fraction(features[name], *bounds) for name, bounds in self._bounds.items()}
+        return values | by_layer("saturated", saturated)
 
     def gradients(self, loss: Callable[..., Tensor], targets: Tensor | Sequence[Tensor] = ()) -> dict[str, Tensor]:
         """Effective gradient diversity, from the matrix of single examples' gradients of each weight.
@@ -232,8 +229,7 @@ class Probe(nn.Module):
                 one example at a time, for example because it writes to a buffer or draws noise.
         """
         k = len(self.runs)
-        pairs = zip(self._names, self.layers, strict=True)
-        names = {layer.weight_name: name for name, layer in pairs if layer.weight_name is not None}
+        names = {layer.weight_name: name for name, layer in self.layers.items() if layer.weight_name is not None}
         small = [n for n in names if self.net.get_parameter(n).numel() <= LARGEST * max(1, *self.runs, 1)]
         if not small:
             return {}
@@ -254,7 +250,7 @@ class Probe(nn.Module):
         values = _measured(OfGradients, {names[name]: (wide(s),) for name, s in spectra.items()})
         of_units = self._unit_gradients(loss, wanted)
         dormant = {unit: gradient_dormant_fraction(g, GRADIENT_DORMANT) for unit, g in of_units.items()}
-        return values | (by_layer("gradient_dormant", dormant) if dormant else {})
+        return values | by_layer("gradient_dormant", dormant)
 
     def _unit_gradients(self, loss: Callable[..., Tensor], targets: Sequence[Tensor]) -> dict[str, Tensor]:
         """The gradient ``[*runs, units, fan_in]`` of each layer of hidden units with plain incoming weights."""
@@ -276,20 +272,18 @@ class Probe(nn.Module):
             except (RuntimeError, ValueError):
                 return {}  # a loss of one example need not be one of several
             found = torch.autograd.grad(value, [*of_units.values()], allow_unused=True)
-        sized = [(name, g) for name, g in zip(of_units, found, strict=True) if g is not None]
-        return {name: wide(g.flatten(len(self.runs) + 1)) for name, g in sized}
+        sized = zip(of_units, found, strict=True)
+        return {name: wide(g.flatten(len(self.runs) + 1)) for name, g in sized if g is not None}
 
     def _initial(self) -> Iterable[Tensor]:
         if self._learner:
             return self._learner[0].initial().parameters()
         return [self.get_buffer(f"initial_{i}") for i, _ in enumerate(self.net.parameters())]
 
-    def _features(self) -> list[Tensor]:
-        """Activations of each layer of hidden units ``[*runs, examples, units]``."""
-        if not self.units:
-            return []
-        activations = activations_of(self.net, self.units, self._inputs)
-        return [rows_of_units(unit, a, self.runs) for unit, a in zip(self.units, activations, strict=True)]
+    def _features(self) -> dict[str, Tensor]:
+        """Activations of each layer of hidden units ``[*runs, examples, units]``, by name."""
+        found = activations_of(self.net, self.units, self._inputs) if self.units else ()
+        return {unit.name: rows_of_units(unit, a, self.runs) for unit, a in zip(self.units, found, strict=True)}
 
 
 # What may lie between a layer and an activation without moving the units to another axis.
@@ -324,7 +318,12 @@ def rows_of_units(unit: HiddenLayer, activation: Tensor, runs: tuple[int, ...]) 
 
 
 def by_layer(name: str, of_layers: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A metric by its names in the log: NAME for the mean over layers, and NAME/LAYER for each of several layers."""
+    """A metric by its names in the log: NAME for the mean over layers, and NAME/LAYER for each of several layers.
+
+    None where there is no layer.
+    """
+    if not of_layers:
+        return {}
     values = {name: torch.stack(list(of_layers.values())).mean(0)}
     if len(of_layers) > 1:
         values |= {f"{name}/{layer}": value for layer, value in of_layers.items()}
@@ -340,7 +339,7 @@ def size_of(learner: Learner, gradient_norm: Tensor) -> dict[str, Tensor]:
     return {"weight_norm": norm, "effective_lr": rate} | values | learner.counts
 
 
-def _sizes(net: nn.Module, ordered: Sequence[Layer], runs: tuple[int, ...]) -> dict[str, Tensor]:
+def _sizes(net: nn.Module, ordered: Iterable[Layer], runs: tuple[int, ...]) -> dict[str, Tensor]:
     """The norm of all parameters, and the largest singular value in these layers, if they have matrices."""
     matrices = [wide(m) for layer in ordered if (m := layer.matrix(net)) is not None]
     norm = weight_norm(map(wide, net.parameters()), runs)
@@ -354,7 +353,7 @@ def _measured(kind: type[Metric], tensors: Mapping[str, tuple[Tensor, ...]]) -> 
     """
     values: dict[str, Tensor] = {}
     for name, metric in METRICS.items():
-        if not isinstance(metric, kind) or not tensors:
+        if not isinstance(metric, kind):
             continue
         of_layers = {}
         for layer, arguments in tensors.items():

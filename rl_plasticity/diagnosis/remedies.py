@@ -2,13 +2,12 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity.diagnosis.report import NOW, Estimate, Remedy
 from rl_plasticity.diagnosis.subject import Subject
 from rl_plasticity.diagnosis.trials import BRIEF, Trials
 from rl_plasticity.interventions import make_intervention
@@ -78,17 +77,9 @@ def try_on_copies(trials: Trials) -> list[str]:
                     torch.manual_seed(derive(trials.seed, r, 3))
                     copies.append(subject.copied())
                     repair(copies[-1], fresh, trials.source.example)
-                trials.run(name, copies.__getitem__, rates, BRIEF)
+                trials.run(name, copies, rates, BRIEF)
         except Exception:  # whatever keeps it from being applied to such a network
             trials.arms.pop(name, None)
             continue
         tried.append(name)
     return tried
-
-
-def ranked(trials: Trials, tried: Sequence[str], run: int) -> tuple[Remedy, ...]:
-    """The remedies of a run, the best first."""
-    now = float(trials.score(NOW, at=trials.at(next(iter(tried), NOW)))[:, run].mean())
-    every = {name: Estimate.of(trials.score(name)[:, run].tolist()) for name in tried}
-    found = [Remedy(name, learned, (learned.mean - now) / (1 - now)) for name, learned in every.items()]
-    return tuple(sorted(found, key=lambda r: -r.learned.mean))

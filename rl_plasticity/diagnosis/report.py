@@ -2,9 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -16,7 +16,8 @@ LEARNED = "learned, as a share of a fresh network's"  # the header of the scores
 FRESH, NOW, AS_IT_IS, EARLIER = "a fresh network", "your network", "as it is trained", "the earlier one"
 
 
-class Estimate(NamedTuple):
+@dataclass(frozen=True)
+class Estimate:
     """The mean over the repeats, and the ends of its 95 % interval (Student's t)."""
 
     mean: float
@@ -29,11 +30,15 @@ class Estimate(NamedTuple):
         of_one = [np.array(values)]
         return cls(float(statistics.mean(of_one)), *statistics.student_interval(of_one))
 
+    def __iter__(self) -> Iterator[float]:
+        return iter((self.mean, self.low, self.high))
+
     def __str__(self) -> str:
         return f"{self.mean:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
-class Remedy(NamedTuple):
+@dataclass(frozen=True)
+class Remedy:
     """What a remedy achieved on a copy.
 
     Args:
@@ -79,17 +84,8 @@ class Report:
 
     def to_json(self) -> str:
         """The report as JSON. Numbers that are not finite are null."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, float):
-                return value if math.isfinite(value) else None
-            if hasattr(value, "_asdict") or isinstance(value, Report):
-                value = vars(value) if isinstance(value, Report) else value._asdict()
-            if isinstance(value, Mapping):
-                return {key: plain(one) for key, one in value.items()}
-            return [plain(one) for one in value] if isinstance(value, list | tuple) else value
-
-        return json.dumps(plain(vars(self)), indent=2)
+        finite = json.loads(json.dumps(asdict(self)), parse_constant=lambda name: None)
+        return json.dumps(finite, indent=2)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
@@ -101,16 +97,13 @@ class Report:
 
         def typed(value: Any) -> Any:
             if isinstance(value, Mapping):
-                value = {name: typed(one) for name, one in value.items()}
-                kind: Any = {Estimate._fields: Estimate, Remedy._fields: Remedy}.get(tuple(value), dict)
-                return kind(**value)
+                return {name: typed(one) for name, one in value.items()}
             return tuple(map(typed, value)) if isinstance(value, list) else math.nan if value is None else value
 
-        report = cls(**{one.name: typed(content[one.name]) for one in fields(cls)})
-        for kind, found in ((Remedy, report.remedies), (Estimate, report.evidence.values())):
-            if not all(isinstance(one, kind) for one in found):
-                raise TypeError(f"it has other numbers than those of {kind.__name__}")
-        return report
+        found = {one.name: typed(content[one.name]) for one in fields(cls)}
+        found["evidence"] = {arm: Estimate(**learned) for arm, learned in found["evidence"].items()}
+        found["remedies"] = tuple(Remedy(**one | {"learned": Estimate(**one["learned"])}) for one in found["remedies"])
+        return cls(**found)
 
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}", f"  {self.why}"]

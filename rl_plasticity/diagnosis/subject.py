@@ -82,7 +82,7 @@ class Subject:
             restart_(net, optimizers)
         elif not optimizers and trained:
             optimizers = [new_adam(trained, RATE)]
-        return self._changed(net, optimizers)
+        return net, optimizers
 
     def with_fresh_optimizer(self, task: TrialTask, times: float = 1.0) -> Copy:
         """A copy to train in full, in float32 or wider, with new optimizers of the same kind, or a new Adam.
@@ -100,11 +100,6 @@ class Subject:
             if others := [p for p in net.parameters() if id(p) not in held]:
                 optimizers[0].add_param_group({"params": others})
             set_rate_(net, optimizers, rate)
-        return self._changed(net, optimizers)
-
-    def _changed(self, net: nn.Module, optimizers: Sequence[Optimizer]) -> Copy:
-        for change in self.changes:
-            change(net, optimizers)
         return net, optimizers
 
     def copied(self, weights: nn.Module | None = None) -> "Subject":

@@ -34,28 +34,6 @@ Criterion = Callable[..., Tensor]
 """A user's loss: ``criterion(output, targets)``, or ``criterion(output)`` where a batch has no targets."""
 
 
-@dataclass(frozen=True)
-class TrialTask:
-    """A task that every arm of a trial learns.
-
-    Args:
-        name: the kind of targets: ``drawn``, ``own``, ``batches`` or ``next``.
-        begin: takes a network that is about to learn the task and returns the loss.
-        updates: number of updates.
-        nothing: the loss of a network that learned nothing; None with the user's loss: the fresh network's first.
-    """
-
-    name: str
-    begin: Callable[[nn.Module], Loss]
-    updates: int
-    nothing: float | None = None
-
-    @property
-    def with_users_loss(self) -> bool:
-        """Whether the gradients have the size that the optimizer's state remembers."""
-        return self.nothing is None
-
-
 def called(net: nn.Module, inputs: Example) -> Any:
     """The network's output. Floating-point inputs are cast to the number format of its parameters."""
     kind = next((p.dtype for p in net.parameters() if p.is_floating_point()), torch.float32)
@@ -63,34 +41,42 @@ def called(net: nn.Module, inputs: Example) -> Any:
     return net(*args, **kwargs)
 
 
-def task_of(
-    name: str,
-    of_arm: Callable[[nn.Module], Batches],
-    criterion: Criterion,
-    seed: int,
-    updates: int,
-    nothing: float | None = None,
-    call: Callable[[nn.Module, Example], Any] = called,
-) -> TrialTask:
-    """A task of batches, in passes over all of them in an order drawn from `seed`.
+@dataclass(frozen=True)
+class TrialTask:
+    """A task that every arm of a trial learns: batches, in passes over all of them in an order drawn from `seed`.
 
     Args:
+        name: the kind of targets: ``drawn``, ``own``, ``batches`` or ``next``.
         of_arm: returns the batches for a network that is about to learn them.
+        updates: number of updates.
+        nothing: the loss of a network that learned nothing; None with the user's loss: the fresh network's first.
         call: calls the network with inputs.
     """
 
-    def begin(net: nn.Module) -> Loss:
-        batches, generator = of_arm(net), torch.Generator().manual_seed(seed)
-        passes = math.ceil(updates / len(batches))
+    name: str
+    of_arm: Callable[[nn.Module], Batches]
+    criterion: Criterion
+    seed: int
+    updates: int
+    nothing: float | None = None
+    call: Callable[[nn.Module, Example], Any] = called
+
+    @property
+    def with_users_loss(self) -> bool:
+        """Whether the gradients have the size that the optimizer's state remembers."""
+        return self.nothing is None
+
+    def begin(self, net: nn.Module) -> Loss:
+        """The loss, for a network that is about to learn the task."""
+        batches, generator = self.of_arm(net), torch.Generator().manual_seed(self.seed)
+        passes = math.ceil(self.updates / len(batches))
         order = torch.cat([torch.randperm(len(batches), generator=generator) for _ in range(passes)]).tolist()
 
         def loss(net: nn.Module, t: int) -> Tensor:
             inputs, *targets = batches[order[t]]
-            return criterion(call(net, inputs), *targets)
+            return self.criterion(self.call(net, inputs), *targets)
 
         return loss
-
-    return TrialTask(name, begin, updates, nothing)
 
 
 class _BeforeBounds(TorchFunctionMode):
@@ -251,7 +237,7 @@ def drawn_task(nets: Sequence[nn.Module], bank: Bank, seed: int, updates: int) -
     def criterion(output: Any, wanted: Tensor) -> Tensor:
         return ((layout(output) - wanted) / scale).square().mean((-2, -1))
 
-    return task_of("drawn", batches, criterion, seed, updates, 1.0, call)
+    return TrialTask("drawn", batches, criterion, seed, updates, 1.0, call)
 
 
 def _teacher(bank: Bank, outputs: int, generator: torch.Generator) -> Tensor:
@@ -280,7 +266,7 @@ def own_task(bank: Bank, criterion: Criterion, targets: Any, seed: int, updates:
         return torch.stack([values[(shares * len(values)).long()] for values in occurring]).reshape(y.shape)
 
     batches = bank.batches(seed, with_tensors(bank.narrowed(targets), drawn))
-    return task_of("own", lambda net: batches, criterion, seed, updates)
+    return TrialTask("own", lambda net: batches, criterion, seed, updates)
 
 
 # --- where the tasks come from ----------------------------------------------------------------------------------------
@@ -338,13 +324,9 @@ class TaskSource:
 
     @property
     def example(self) -> Example:
-        """Inputs for one call."""
-        if self.bank is not None:
-            return self.bank.example
-        inputs = [batch[0] for batch in self.given[:BANK]]
-        # On few examples units look dead.
-        largest: Example = max(inputs, key=lambda one: sum(x.numel() for x in tensors_in(one)))
-        return largest
+        """Inputs for one call: all of them, or those of the first batch."""
+        example: Example = self.given[0][0] if self.bank is None else self.bank.example
+        return example
 
     def task(self, nets: Sequence[nn.Module], seed: int, updates: int) -> TrialTask:
         """The task of one repeat, for a fresh network and the one that is diagnosed."""
@@ -352,5 +334,5 @@ class TaskSource:
             return drawn_task(nets, cast(Bank, self.bank), seed, updates)
         criterion, given = self.own
         if self.bank is None:
-            return task_of("batches", lambda net: given, criterion, seed, updates)
+            return TrialTask("batches", lambda net: given, criterion, seed, updates)
         return own_task(self.bank, criterion, given, seed, updates)

@@ -38,7 +38,7 @@ def learn(
     updates: int,
     seed: int,
     clip: float | None = None,
-    ends: Callable[[list[Tensor]], bool] = lambda losses: False,
+    ends: Callable[[list[Tensor]], bool] | None = None,
 ) -> Tensor:
     """Train `net` and return the loss before each update, ``[updates, *runs]`` in float64 on the CPU.
 
@@ -65,7 +65,7 @@ def learn(
                 nn.utils.clip_grad_norm_(net.parameters(), clip)
             for optimizer in optimizers:
                 optimizer.step()
-            if ends(losses):
+            if ends and ends(losses):
                 break
     curve = torch.stack(losses).double().cpu()
     return curve.masked_fill((~curve.isfinite()).cummax(0).values, math.inf)
@@ -75,13 +75,13 @@ class Arm(NamedTuple):
     """One way to start.
 
     Args:
-        of_repeat: makes the network of a repeat.
+        subjects: the network of each repeat, or one for all; empty for each repeat's fresh network.
         rates: multiples of the learning rate.
         length: number of its updates, if trials are as long.
         curves: for each repeat, the losses ``[updates, runs]`` by rate.
     """
 
-    of_repeat: Callable[[int], Subject]
+    subjects: Sequence[Subject]
     rates: Sequence[float]
     length: int
     curves: list[dict[float, Tensor]]
@@ -139,22 +139,21 @@ class Trials:
     def run(
         self,
         arm: str,
-        of_repeat: Callable[[int], Subject] | None = None,
+        subjects: Sequence[Subject] = (),
         rates: Sequence[float] | None = None,
         most: int | None = None,
     ) -> None:
         """Let an arm learn the task of every repeat.
 
         Args:
-            of_repeat: the arm's network in a repeat; by default that repeat's fresh network.
+            subjects: see `Arm`.
             rates: multiples of the learning rate; by default those of all arms.
             most: most updates, if there is such a number and the user gave none.
         """
-        copied = of_repeat or (lambda r: self.subject.copied(self.fresh[r]))
         if arm == FRESH and not self.went_on:
             self.length = self.longest
         length = self.length if most is None or self.given else min(most, self.length)
-        self.arms[arm] = Arm(copied, rates or RATES, length, [])
+        self.arms[arm] = Arm(subjects, rates or RATES, length, [])
         self._learn(arm)
 
     def go_on(self) -> bool:
@@ -164,7 +163,7 @@ class Trials:
         going = {arm: sorted({min(of.rates), *self._best(arm)}) for arm, of in self.arms.items() if arm != AS_IT_IS}
         self.length, self.went_on = min(self.longest, TIMES * self.length), True
         for arm, rates in going.items():
-            self.run(arm, self.arms[arm].of_repeat, rates)
+            self.run(arm, self.arms[arm].subjects, rates)
         return True
 
     @property
@@ -180,13 +179,15 @@ class Trials:
             curves.append({rate: self._curve(arm, r, rate) for rate in chosen})
 
     def _curve(self, arm: str, r: int, times: float) -> Tensor:
-        task, as_it_is = self.tasks[r], arm.startswith(AS_IT_IS)
+        task, as_it_is, subjects = self.tasks[r], arm.startswith(AS_IT_IS), self.arms[arm].subjects
         with random_states_kept(self.subject.net.parameters()):
-            subject = self.arms[arm].of_repeat(r)
+            subject = subjects[r % len(subjects)] if subjects else self.subject.copied(self.fresh[r])
             net, optimizers = subject.as_it_is(task) if as_it_is else subject.with_fresh_optimizer(task, times)
-            ends = {"ends": self._learned(task)} if arm == FRESH and r == 0 and not self.went_on else {}
+            for change in subject.changes:
+                change(net, optimizers)
+            ends = self._learned(task) if arm == FRESH and r == 0 and not self.went_on else None
             clip, seed = self.clip if as_it_is else None, derive(self.seed, r, 2)
-            curve = learn(net, optimizers, task.begin(net), self.at(arm), seed, clip, **ends)
+            curve = learn(net, optimizers, task.begin(net), self.at(arm), seed, clip, ends)
         self.subject.made(len(curve))
         return curve.reshape(len(curve), -1)
 
@@ -295,7 +296,7 @@ def cost(subject: Subject, source: TaskSource, repeats: int, updates: int | None
 
     More repeats, an optimizer, an earlier network and remedies come on top.
     """
-    trials = Trials(subject, source, 1, TIMED, None, 0)
+    trials = Trials(subject, source.whole(subject.copied().net), 1, TIMED, None, 0)
     times = timeit.repeat(lambda: trials.run(FRESH, rates=[1.0]), number=1, repeat=3)  # the first one warms up
     each = min(times) / TIMED * 2 * (len(RATES) + repeats - 1)
     return each * (updates or UPDATES), each * (updates or LONGEST)
@@ -309,5 +310,5 @@ def trainability(subject: Subject, source: TaskSource, repeats: int, updates: in
     """
     trials = Trials(subject, source, repeats, updates, None, 0)
     trials.run(FRESH)
-    trials.run(NOW, lambda r: subject)
+    trials.run(NOW, [subject])
     return trials.score(NOW).mean(0).masked_fill(~(trials.removed() >= LEARNS), math.nan)

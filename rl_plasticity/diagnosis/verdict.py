@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from rl_plasticity.diagnosis import checks
 from rl_plasticity.diagnosis.judging import Judge, all_judged
 from rl_plasticity.diagnosis.probe import Probe
-from rl_plasticity.diagnosis.remedies import REMEDIES, ranked, try_on_copies
+from rl_plasticity.diagnosis.remedies import REMEDIES, try_on_copies
 from rl_plasticity.diagnosis.report import (
     AS_IT_IS,
     EARLIER,
     FRESH,
     NOW,
     AgentReport,
-    Estimate,
     Remedy,
     Report,
     Verdict,
@@ -127,7 +126,15 @@ def diagnose(
         for name, (subject, task, findings) in of_model(net, env).items():
             (found[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
         return AgentReport.of_networks(found)
-    subject = subject_from(net, optimizer, make, drawn=batches is None)
+    if isinstance(net, Learner):
+        make, net = make or subject_of(net).fresh, net.net
+    if not isinstance(net, nn.Module):
+        raise SettingsError(f"net must be a network, got {type(net).__name__}")
+    inner = unwrapped(net)
+    if not [*inner.parameters()]:
+        raise SettingsError("nothing can be learned: the network has no parameters")
+    optimizers = [] if optimizer is None else TorchState(inner, optimizer).optimizers
+    subject = Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=batches is None)
     if subject.runs:
         raise SettingsError(
             f"net has the runs axes {[*subject.runs]}: python -m rl_plasticity.diagnose FOLDER diagnoses each run"
@@ -135,28 +142,6 @@ def diagnose(
     source = TaskSource.of(inputs, loss, targets, batches)
     (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
     return report
-
-
-# --- what is learned --------------------------------------------------------------------------------------------------
-
-
-def subject_from(
-    net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
-) -> Subject:
-    """The network, with a function that makes one like it.
-
-    Raises:
-        SettingsError: `net` is no network with parameters.
-    """
-    if isinstance(net, Learner):
-        make, net = make or subject_of(net).fresh, net.net
-    if not isinstance(net, nn.Module):
-        raise SettingsError(f"net must be a network, got {type(net).__name__}")
-    inner = unwrapped(net)
-    if not any(True for _ in inner.parameters()):
-        raise SettingsError("nothing can be learned: the network has no parameters")
-    optimizers = [] if optimizer is None else [*TorchState(inner, optimizer).optimizers]
-    return Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=drawn)
 
 
 # --- what follows from it ---------------------------------------------------------------------------------------------
@@ -182,19 +167,26 @@ def reports(
     every = range(math.prod(subject.runs))
     beside = beside or [()] * len(every)
     trials = Trials(subject, source.whole(subject.copied().net), repeats, updates, clip, seed)
-    if unusable := checks.not_finite(subject.net) or checks.of_data(trials):
-        return [Report("something else", f"{unusable[0]}: nothing else was tried", tuple(unusable)) for _ in every]
+    broken = checks.not_finite(subject.net)
+    if not all(broken) and (unusable := checks.of_data(trials)):
+        broken = [unusable for _ in every]
+    if all(broken):
+        return [*map(_untried, broken)]
     causes, learns = _let_arms_learn(trials, earlier)
     judged = all_judged(trials)
-    tried = try_on_copies(trials) if remedies and any(verdict in BAD for verdict, *_ in judged) else []
+    ill = [verdict in BAD and not bad for (verdict, *_), bad in zip(judged, broken, strict=True)]
+    tried = try_on_copies(trials) if remedies and any(ill) else []
     protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
     metrics, found = _metrics(trials), []
     for run, (verdict, why, gap) in enumerate(judged):
+        if broken[run]:
+            found.append(_untried(broken[run]))
+            continue
         judge, said = Judge(trials, run), [*beside[run], *causes]
         better: tuple[Remedy, ...] = ()
-        if verdict in BAD:
+        if ill[run]:
             said += _dead_layers(metrics[run])
-            better = ranked(trials, tried, run)
+            better = judge.ranked(tried)
         elif verdict == "something else":
             said += _otherwise(judge)
         elif not learns:
@@ -207,6 +199,10 @@ def reports(
     return found
 
 
+def _untried(findings: Sequence[str]) -> Report:
+    return Report("something else", f"{findings[0]}: nothing else was tried", tuple(findings))
+
+
 def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | None) -> tuple[list[str], bool]:
     """Let every arm learn; returns what keeps the network from learning, and whether any of it learns all the same."""
     subject = trials.subject
@@ -214,12 +210,11 @@ def _let_arms_learn(trials: Trials, earlier: nn.Module | Mapping[str, Tensor] | 
     halves = any(p.dtype in checks.HALF for p in subject.net.parameters())
     trials.keeps_own_rate = subject.knows(trials.tasks[0]) and bool(subject.optimizers or hindrances or halves)
     causes = _let_fresh_learn(trials) + hindrances
-    trials.run(NOW, lambda r: subject)
+    trials.run(NOW, [subject])
     if trials.keeps_own_rate:
-        trials.run(AS_IT_IS, lambda r: subject, [1.0])
+        trials.run(AS_IT_IS, [subject], [1.0])
     if earlier is not None:
-        old = _earlier(subject, earlier)
-        trials.run(EARLIER, lambda r: old)
+        trials.run(EARLIER, [_earlier(subject, earlier)])
     return causes, learns
 
 
@@ -244,33 +239,30 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     subject.another_rate = times * rate
     trials.run(FRESH)
     learned = f"removes {was:.0%} of the loss in {at} updates" if math.isfinite(was) else "diverges"
-    return [
-        f"learning rate: with {rate:g} a fresh network {learned}, and with {times * rate:g} it removes {better:.0%}"
-    ] * helps
+    return [f"learning rate: with {rate:g} a fresh network {learned}, with {times * rate:g} {better:.0%}"] * helps
 
 
 def _otherwise(judge: Judge) -> list[str]:
     """What it is about the optimizer: its rate, its state or both, if the network learns where only that is changed."""
-    trials, arm = judge.trials, f"{AS_IT_IS}, but for one thing"
-    if not (subject := trials.subject).optimizers:
+    trials, subject, arm = judge.trials, judge.trials.subject, f"{AS_IT_IS}, but for one thing"
+    if not subject.optimizers:
         return []
     name, own, rate = type(subject.optimizers[0]).__name__, groups_of(subject.optimizers)[0]["lr"], trials.rate
     if not judge.falls_short():
-        return [f"optimizer: with {name} at its learning rate of {float(own):g} it learns less than half"]
+        return [f"optimizer: {name} at its rate of {float(own):g} learns less than half"]
     state, can, was = f"the state of its {name}", judge.as_trained(NOW), judge.as_trained()
-
-    def helps(*changes: Change) -> Estimate | None:
-        trials.run(arm, lambda r: replace(subject, changes=changes), [1.0])
+    at_rate = partial(set_rate_, rate=rate)
+    tries: dict[str, list[Change]] = {
+        f"learning rate: at {own:g} it learns {was}, and at {rate:g} with the same moments": [at_rate],
+        f"optimizer: with {state} it learns {was}, and without it": [restart_],
+        f"learning rate: at {own:g} and with {state} it learns {was}, and at {rate:g} without it": [at_rate, restart_],
+    }
+    for said, changes in tries.items():
+        trials.run(arm, [replace(subject, changes=changes)], [1.0])
         now = judge.as_trained(arm)
         del trials.arms[arm]
-        return now if now.low > was.high and now.mean > (was.mean + can.mean) / 2 else None
-
-    if now := helps(at_rate := partial(set_rate_, rate=rate)):
-        return [f"learning rate: at {own:g} it learns {was}, and at {rate:g} with the same moments {now}"]
-    if now := helps(restart_):
-        return [f"optimizer: with {state} it learns {was}, and without it {now}"]
-    if now := helps(at_rate, restart_):
-        return [f"learning rate: at {own:g} and with {state} it learns {was}, and at {rate:g} without it {now}"]
+        if now.low > was.high and now.mean > (was.mean + can.mean) / 2:
+            return [f"{said} {now}"]
     return []
 
 
@@ -309,12 +301,12 @@ def _metrics(trials: Trials) -> list[Metrics]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             nets = (trials.subject.net, trials.fresh[0])
-            mine, fresh = (Probe(net, trials.source.example).measure() for net in nets)
+            measured = [Probe(net, trials.source.example).measure() for net in nets]
     except Exception:  # whatever a network may raise: it is judged all the same
-        mine, fresh = {}, {}
-    both = {name: (mine[name].reshape(-1), fresh[name].reshape(-1)) for name in mine if name in fresh}
+        measured = [{}, {}]
+    mine, fresh = ({name: value.flatten().tolist() for name, value in of_net.items()} for of_net in measured)
     every = range(math.prod(trials.subject.runs))
-    return [{name: (float(a[run]), float(b[run])) for name, (a, b) in both.items()} for run in every]
+    return [{name: (mine[name][run], fresh[name][run]) for name in mine if name in fresh} for run in every]
 
 
 def _symptoms(metrics: Metrics) -> Metrics:

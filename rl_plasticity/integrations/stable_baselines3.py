@@ -173,17 +173,21 @@ def branch(
     for name, settings in remedies.items():
         choose({**INTERVENTIONS, **REGULARIZERS}, name, settings, "remedy")
     chosen = {AS_IT_IS: {}, **remedies}
+    saved = io.BytesIO()
+    model.save(saved)
     with random_states_kept(model.policy.parameters()):
         for name, settings in [*chosen.items()]:
             try:
-                _return(model, make_env, 0, 1, name, settings, 0)
+                _return(model, saved, make_env, 0, 1, name, settings, 0)
             except ValueError as error:
                 if name == AS_IT_IS:
                     raise
                 warn(f"{name} is left out: {error}")
                 del chosen[name]
         found = {
-            name: [_return(model, make_env, env_steps, episodes, name, settings, seed) for seed in range(repeats)]
+            name: [
+                _return(model, saved, make_env, env_steps, episodes, name, settings, seed) for seed in range(repeats)
+            ]
             for name, settings in chosen.items()
         }
     return {
@@ -194,6 +198,7 @@ def branch(
 
 def _return(
     model: Any,
+    saved: io.BytesIO,
     make_env: Callable[[], Any],
     env_steps: int,
     episodes: int,
@@ -201,14 +206,12 @@ def _return(
     settings: Mapping[str, Any],
     seed: int,
 ) -> float:
-    """The mean return of a copy of a model that trained on with a remedy."""
+    """The mean return of a copy of a saved model that trained on with a remedy."""
     with closing(model._wrap_env(make_env())) as env, closing(model._wrap_env(make_env())) as test_env:
         if env.num_envs != model.n_envs:
             raise SettingsError(f"environments: make_env makes {env.num_envs}, the model has {model.n_envs}")
         if model.get_vec_normalize_env():
             sync_envs_normalization(model.env, env)
-        saved = io.BytesIO()
-        model.save(saved)
         saved.seek(0)
         copied = type(model).load(saved, env=env, device=model.device)
         copied.replay_buffer = buffer = copy.deepcopy(getattr(model, "replay_buffer", None))

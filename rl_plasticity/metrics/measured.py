@@ -8,7 +8,7 @@ are computed once for all metrics that read them.
 
 from collections import UserDict
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 from torch import Tensor
 
@@ -47,8 +47,12 @@ class Metrics(UserDict[str, Metric]):
             raise TypeError(f"METRICS[{name!r}] must be OfWeights, OfFeatures or OfGradients, got {metric!r}")
         self.data[name] = metric
 
+    def __ior__(self, metrics: Any) -> Self:  # type: ignore[override,misc]
+        self.update(metrics)
+        return self
 
-# Of each layer. A network's summary `mean_NAME` is logged too, and `sigma1` there is the largest of all layers.
+
+# A network's NAME is the mean over its layers; but `sigma1` is the largest of all layers, and `mean_sigma1` the mean.
 METRICS = Metrics(
     {
         "frobenius_norm": OfWeights(lambda matrix, s: frobenius_norm(matrix)),

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from rl_plasticity.diagnosis.report import Estimate, Report
@@ -60,14 +61,14 @@ class Diagnosis:
         return cls(row["step"], row["run"], row["network"], row["data"], Report.of(row))
 
 
-def _content(folder: RunFolder) -> tuple[list[Diagnosis], Mapping[str, Any]]:
+def _content(path: Path) -> tuple[list[Diagnosis], Mapping[str, Any]]:
     """The diagnoses by rising step, and the settings with which they were made."""
 
     def parsed(content: Mapping[str, Any]) -> tuple[list[Diagnosis], Mapping[str, Any]]:
         return sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.step), dict(content["settings"])
 
     nothing: tuple[list[Diagnosis], Mapping[str, Any]] = ([], {})
-    return read_json(folder.diagnosis, parsed, nothing)
+    return read_json(path, parsed, nothing)
 
 
 def read(folder: RunFolder) -> list[Diagnosis]:
@@ -76,33 +77,31 @@ def read(folder: RunFolder) -> list[Diagnosis]:
     Raises:
         SettingsError: the file is damaged.
     """
-    return _content(folder)[0]
+    return _content(folder.diagnosis)[0]
 
 
 class Kept:
-    """The diagnoses that are kept in a run's folder, to take and to add to.
+    """The diagnoses that are kept in a file, to take and to add to.
 
-    Those that were made with other settings, or cannot be read, are not taken. A line on stderr says so.
+    Those that were made with other settings, or cannot be read, are replaced. A line on stderr says so.
 
     Args:
         settings: those that decide the numbers.
-        writes: whether what is added is written to the file.
 
     Attributes:
         found: all diagnoses by what was diagnosed together.
     """
 
-    def __init__(self, folder: RunFolder, settings: Mapping[str, Any], writes: bool) -> None:
-        self.folder, self.settings, self.writes = folder, settings, writes
-        done = "it is replaced" if writes else "it is not used"
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path, self.settings = path, settings
         try:
-            rows, theirs = _content(folder)
+            rows, theirs = _content(path)
         except SettingsError:  # another version wrote it, for example
-            say(f"{folder.diagnosis} cannot be read: {done}")
+            say(f"{path} cannot be read: it is replaced")
             rows, theirs = [], settings
         other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
         if rows and other:
-            say(f"{folder.diagnosis} was made with {', '.join(other)}: {done}")
+            say(f"{path} was made with {', '.join(other)}: it is replaced")
             rows = []
         self.found: dict[Item, list[Diagnosis]] = {}
         for row in rows:
@@ -111,13 +110,9 @@ class Kept:
     def add(self, item: Item, rows: Sequence[Diagnosis]) -> None:
         """Keep the diagnoses of all runs, in place of earlier ones."""
         self.found[item] = [*rows]
-        if not self.writes:
-            return
         every = [row.row for of_item in sorted(self.found) for row in self.found[of_item]]
         content = {"settings": self.settings, "rows": every}
         try:
-            write_text(self.folder.diagnosis, json.dumps(content, indent=1) + "\n")
+            write_text(self.path, json.dumps(content, indent=1) + "\n")
         except OSError as error:
-            self.writes = False
-            why = f"the results are not kept, as {self.folder.diagnosis} cannot be written: {error.strerror or error}"
-            say(why)
+            say(f"{self.path} cannot be written, so this is not kept: {error.strerror or error}")

@@ -73,6 +73,8 @@ def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(m
     for bare in (abs, Metric(abs)):
         with pytest.raises(TypeError, match=r"'bare'.*OfWeights.*abs"):
             METRICS["bare"] = bare
+        with pytest.raises(TypeError, match="'bare'"):
+            METRICS.__ior__({"bare": bare})
 
 
 def test_one_run_among_others_is_measured_as_it_is_alone():

@@ -1,14 +1,17 @@
 """What arms learn beside fresh networks, each run for itself, and on which tasks."""
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rl_plasticity import Learner
+from rl_plasticity.diagnosis.agents import NextTask
 from rl_plasticity.diagnosis.report import FRESH, NOW, Report
 from rl_plasticity.diagnosis.subject import Subject, subject_of
-from rl_plasticity.diagnosis.tasks import Bank, TaskSource, before_bounds, own_task, task_of
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, TrialTask, before_bounds, own_task
 from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
@@ -43,8 +46,12 @@ def test_a_dead_run_learns_nothing_beside_a_fresh_one_that_learns_all() -> None:
 
 
 @pytest.mark.usefixtures("brief_trials")
-def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone() -> None:
+@pytest.mark.parametrize(("factor", "of_agent"), [(1e20, False), (math.nan, False), (math.nan, True)])
+def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone(factor: float, of_agent: bool) -> None:
     made, source = learner(), TaskSource(Bank(X, (2,)), (cross_entropy, LABELS % 4))
+    if of_agent:
+        wanted = X[..., :4].sin()
+        source = NextTask(Bank(X, (2,)), wanted=wanted)
 
     def reported() -> list[Report]:
         return reports(subject_of(made), source, None, None, False, 2, 50, 0)
@@ -52,11 +59,14 @@ def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone(
     before = reported()
     with torch.no_grad():
         for p in made.net.parameters():
-            p[1] *= 1e20
+            p[1] *= factor
+    if of_agent:
+        wanted[1] *= factor
     first, second = reported()
     assert (first.verdict, first.learned) == (before[0].verdict, before[0].learned)
     assert first.verdict != "something else"
-    assert second.verdict == "lost"
+    named = [said.partition(":")[0] for said in second.causes]
+    assert (second.verdict, named) == (("something else", ["not finite"]) if math.isnan(factor) else ("lost", []))
 
 
 @pytest.mark.usefixtures("brief_trials")
@@ -149,7 +159,7 @@ def test_every_row_is_learned_in_batches_of_nearly_equal_size() -> None:
 
 def test_batches_are_learned_in_another_order_in_each_pass() -> None:
     def order(seed: int) -> list[int]:
-        loss = task_of("batches", lambda net: [[k] for k in range(8)], lambda k: k, seed, 16, call=lambda net, k: k)
+        loss = TrialTask("batches", lambda net: [[k] for k in range(8)], lambda k: k, seed, 16, call=lambda net, k: k)
         return [*map(loss.begin(nn.Identity()), [nn.Identity()] * 16, range(16))]
 
     first, second = order(0)[:8], order(0)[8:]
@@ -193,7 +203,7 @@ def test_repeats_are_added_and_the_first_ones_stay() -> None:
         few, many = trials_of(2, 10), trials_of(4, 10)
         for made in (few, many):
             made.run(FRESH)
-            made.run(NOW, lambda r, made=made: made.subject)
+            made.run(NOW, [made.subject])
             before = few.loss(FRESH).clone()
         few.draw(2)
     assert torch.equal(few.loss(FRESH)[:2], before)
@@ -232,7 +242,7 @@ def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
 
             one._learned = lambda task, ends=ends: ends  # type: ignore[method-assign]
             one.run(FRESH)
-            one.run(NOW, lambda r, one=one: one.subject)
+            one.run(NOW, [one.subject])
     assert made.is_first
     assert made.go_on()
     assert not made.is_first

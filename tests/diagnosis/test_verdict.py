@@ -17,7 +17,7 @@ from rl_plasticity.diagnosis.judging import Judge
 from rl_plasticity.diagnosis.remedies import with_layer_norm
 from rl_plasticity.diagnosis.report import Estimate, Report
 from rl_plasticity.diagnosis.subject import Subject
-from rl_plasticity.diagnosis.tasks import Bank, TaskSource, task_of
+from rl_plasticity.diagnosis.tasks import Bank, TaskSource, TrialTask
 from rl_plasticity.diagnosis.trials import Trials
 
 X = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
@@ -267,7 +267,7 @@ def test_a_remedy_that_adds_to_the_network_learns_with_the_users_kind_of_optimiz
     mine = Subject(net, [torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)], make, without_dropout=True)
     changed = mine.copied()
     with_layer_norm(changed, make(), X)
-    task = task_of("batches", lambda net: batches(), CE, seed=0, updates=10)
+    task = TrialTask("batches", lambda net: batches(), CE, seed=0, updates=10)
     learner, (optimizer,) = changed.with_fresh_optimizer(task, 3.0)
     assert isinstance(optimizer, torch.optim.SGD)
     assert (optimizer.defaults["momentum"], optimizer.param_groups[0]["lr"]) == (0.9, 1.5)
@@ -326,7 +326,7 @@ def test_nothing_changes_and_the_same_seed_gives_the_same_report(on_batches) -> 
 
 def test_the_interval_is_students() -> None:
     half = 4.302653 / 3**0.5
-    assert Estimate.of([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - half, 2 + half))
+    assert [*Estimate.of([1.0, 2.0, 3.0])] == pytest.approx([2.0, 2 - half, 2 + half])
 
 
 ON_BATCHES = {"inputs": None, "loss": CE}

@@ -12,6 +12,7 @@ from conftest import refused
 from torch import nn
 
 from rl_plasticity import attach, make_intervention
+from rl_plasticity.diagnosis.report import Estimate
 from rl_plasticity.regularizers import hidden_units, make_regularizer
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -317,7 +318,7 @@ def test_copies_of_a_model_train_on_with_each_remedy_and_the_same_seeds_and_the_
     remedies = {"l2": {"coef": 0.0}, "periodic": {}, "redo": {"threshold": 0.5}}
     found = branch(model, lambda: gym.make(CASES[kind][0], max_episode_steps=30), 20, remedies, repeats=2, episodes=1)
     assert [*found] == ["as it is", *remedies]
-    assert found["l2"].gain == (0, 0, 0)
+    assert found["l2"].gain == Estimate(0, 0, 0)
     assert found["l2"].returns == found["as it is"].returns
     assert kind == "DQN" or any(found[name].gain.mean for name in ("periodic", "redo"))  # its poles fall at once
     assert all(torch.equal(value, before[name]) for name, value in model.policy.state_dict().items())
@@ -398,8 +399,9 @@ def test_an_intervention_acts_once_on_a_shared_extractor_and_not_on_the_noise(ki
     assert kind != "PPO" or (after["log_std"] == 8).all()
 
 
-def test_remedies_that_cannot_act_are_left_out_before_any_training_and_what_cannot_be_studied_is_refused():
-    model, steps = make("SAC", use_sde=True).learn(40), []
+def test_remedies_that_cannot_act_are_left_out_before_any_training_and_what_cannot_be_studied_is_refused(monkeypatch):
+    model, steps, saves, save = make("SAC", use_sde=True).learn(40), [], [], sb3.SAC.save
+    monkeypatch.setattr(type(model), "save", lambda *given: saves.append(save(*given)))
 
     class Counting(gym.Wrapper):
         def step(self, action):
@@ -417,6 +419,7 @@ def test_remedies_that_cannot_act_are_left_out_before_any_training_and_what_cann
         found = study({"selective_reinit": {}, "plasticity_injection": {}, "head": {}, "l2": {"coef": 0.0}})
     assert [str(one.message).split()[0] for one in caught] == ["selective_reinit", "plasticity_injection", "head"]
     assert [*found] == ["as it is", "l2"]
+    assert len(saves) == 2  # of the model with several environments, and of the other one
 
 
 def test_copies_go_on_with_the_statistics_of_a_normalized_environment_and_are_compared_by_raw_returns():
@@ -447,5 +450,5 @@ def test_copies_of_a_model_with_hindsight_replay_get_its_buffer_with_their_own_e
     settings = {**OFF_POLICY, "policy_kwargs": {"net_arch": [8]}, "device": "cpu"}
     model = sb3.DQN("MultiInputPolicy", goals(), replay_buffer_class=sb3.HerReplayBuffer, seed=3, **settings).learn(42)
     found = branch(model, goals, 10, {"l2": {"coef": 0.0}}, repeats=2, episodes=1)
-    assert found["l2"].gain == (0, 0, 0)
+    assert found["l2"].gain == Estimate(0, 0, 0)
     assert model.replay_buffer.env is model.env

@@ -132,7 +132,7 @@ def test_provenance_names_versions_and_command_and_keeps_every_start(tmp_path):
 
 
 def test_the_source_of_a_plug_is_kept_as_it_was_imported(tmp_path, monkeypatch):
-    monkeypatch.setattr(plugins, "_sources", {})
+    monkeypatch.setattr(plugins, "_files", {})
     (tmp_path / "my_plugs").mkdir()
     (tmp_path / "my_plugs" / "__init__.py").write_text("import my_plugs.more\n")
     (tmp_path / "my_plugs" / "more.py").write_text("y = 1\n")

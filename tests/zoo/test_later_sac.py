@@ -1,6 +1,8 @@
 """Soft actor-critic, and with later agents' ingredients, against a slow, obvious reference."""
 
 import copy
+import itertools
+from functools import partial
 
 import pytest
 import torch
@@ -8,12 +10,14 @@ from conftest import one_run, random_batch, refused
 from torch import nn
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
-from rl_plasticity.agents import AGENTS, SAC, Batch
+from rl_plasticity.agents import AGENT_NETWORKS, AGENTS, DQN, SAC, Batch
 from rl_plasticity.agents.sac import bellman_target
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.seeding import uniform_at
 from rl_plasticity_zoo.distributions import hl_gauss, two_hot
 from rl_plasticity_zoo.later_sac import LaterSAC, entropy_target
+from rl_plasticity_zoo.norms import StackedDropout, TrainedSequential
+from rl_plasticity_zoo.rainbow import Rainbow
 
 
 class Reference:
@@ -253,9 +257,18 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(settings, named):
     refused(lambda: LaterSAC(4, 2, [0], **settings), match=named, error=ValueError)
 
 
+@pytest.mark.parametrize("make", [partial(SAC, 4), partial(DQN, (4,)), partial(Rainbow, (4,))])
 @pytest.mark.parametrize("network", ["dropout_mlp", "simba", "hypersphere", "xqc", "flash_sac"])
-def test_plain_sac_refuses_networks_that_it_would_call_wrongly(network):
-    refused(lambda: SAC(4, 2, [0], network=network), match=f"{network}.*agent=later_sac", error=ValueError)
+def test_agents_refuse_networks_that_they_would_call_wrongly(make, network):
+    refused(lambda: make(2, [0], network=network), match=f"{network}.*agent=later_sac", error=ValueError)
+
+
+def test_agents_refuse_modules_that_they_would_not_tell_when_they_train(monkeypatch):
+    of_zoo, of_torch, kinds = StackedDropout(0.1, [0]), nn.Dropout(0.1), (nn.Sequential, TrainedSequential)
+    for agent, module, net in itertools.product((SAC, LaterSAC), (of_zoo, of_torch), kinds):
+        monkeypatch.setitem(AGENT_NETWORKS, "own", lambda *_, net=net, module=module: net(module))
+        if (agent, module, net) != (LaterSAC, of_zoo, TrainedSequential):
+            refused(lambda agent=agent: agent(4, 2, [0], network="own"), "own", "train", "must")
 
 
 def test_without_its_settings_it_is_sac_update_for_update():
