@@ -74,7 +74,8 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     kept = Kept(place, {"repeats": d.repeats, "updates": d.updates, "version": __version__})
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
-        newest = _diagnosed(source, kept, _items(source, folder.saved_steps, d), d)
+        items = _items(source, kept, folder.saved_steps, d)
+        newest = _diagnosed(source, kept, items, folder.saved_steps, d)
     for one in newest:
         if one.report.verdict != "plastic":
             print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
@@ -82,8 +83,10 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     return max((STATUS[one.report.verdict] for one in newest), key=(0, 3, 1).index)
 
 
-def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
+def _items(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> list[Item]:
     """What to diagnose, by rising step: every network on the first data, at the last checkpoint on all of them.
+
+    Of a checkpoint whose file is gone, it is what was kept.
 
     Args:
         saved: steps of the checkpoints.
@@ -93,15 +96,19 @@ def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
     """
     if d.network not in (None, *source.networks):
         raise SettingsError(f"no network {d.network!r}{nearest(d.network, source.networks)}")
-    steps = [step for step in saved if d.checkpoint in (None, step)]
-    if not steps:
+    last = max(saved) if d.checkpoint is None else d.checkpoint
+    every = itertools.product(saved, source.data, source.networks)
+    there = {Item(*one) for one in every if one[1] == source.data[0] or one[0] == last > 0}
+    items = [item for item in there.union(kept.found) if d.checkpoint in (None, item.step)]
+    if not items:
         raise SettingsError(f"no checkpoint of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}")
-    networks = [name for name in source.networks if d.network in (None, name)]
-    every = itertools.product(steps, source.data, networks)
-    return [Item(*one) for one in every if one[1] == source.data[0] or one[0] == steps[-1] > 0]
+    chosen = [item for item in items if d.network in (None, item.network)]
+    return sorted(chosen, key=lambda one: (one.step, source.data.index(one.data), source.networks.index(one.network)))
 
 
-def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
+def _diagnosed(
+    source: Source, kept: Kept, items: Sequence[Item], saved: Collection[int], d: Diagnose
+) -> list[Diagnosis]:
     """Print the diagnoses of the chosen runs: those that were kept, and the others after their trials.
 
     Returns:
@@ -116,7 +123,7 @@ def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     def is_missing(item: Item) -> bool:
         rows = kept.found.get(item, [])
         without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
-        return not rows or (without and takes_remedies(item))
+        return item.step in saved and (not rows or (without and takes_remedies(item)))
 
     missing = [*filter(is_missing, items)]
     say(f"{len(missing)} to try, {len(items) - len(missing)} known; kept in {kept.path}")

@@ -224,6 +224,7 @@ def test_what_is_kept_is_not_tried_again_but_added_to_or_replaced(diagnosed, tmp
 
     folders.go(train.command, [f"resume={run}", "total_env_steps=80"])
     after = of_critic(run)
+    assert capsys.readouterr().out.count(" critic ") == 6
     assert tried() == [(80, "random"), (80, "buffer")]
     assert [*RunFolder(run).saved_steps] == [0, 60, 80]
     assert after["rows"][: len(before["rows"])] == before["rows"]  # that of 40 too, whose checkpoint is gone
