@@ -44,13 +44,12 @@ def lines(folder: Path) -> list[tuple[str, ...]]:
     for of_method in group(runs):
         for run in of_method.runs:
             diagnoses = _diagnoses(run)
-            last = max(one.step for one in diagnoses)
-            for one in diagnoses:
-                if one.step == last:
-                    share = [f"{x:.4f}" for x in one.learned] if one.learned else [""] * 3
-                    found.append(
-                        (of_method.label, one.network, one.data, f"seed {run.seed}", one.report.verdict, *share)
-                    )
+            last = max(item.step for item, *_ in diagnoses)
+            for item, _, report in diagnoses:
+                if item.step == last:
+                    learned = report.learned
+                    share = [f"{x:.4f}" for x in learned] if learned and math.isfinite(learned.mean) else [""] * 3
+                    found.append((of_method.label, item.network, item.data, f"seed {run.seed}", report.verdict, *share))
     return found
 
 

@@ -11,7 +11,7 @@ import time
 import types
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Union
 
@@ -76,9 +76,9 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
         items = _items(source, kept, folder.saved_steps, d)
         newest = _diagnosed(source, kept, items, folder.saved_steps, d)
-    for one in newest:
-        if one.report.verdict != "plastic":
-            print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
+    for item, run, report in newest:
+        if report.verdict != "plastic":
+            print(f"\n{run}, {item.network}, {item.data}, step {item.step}\n{report}")
     # 1 if a network is not plastic, 3 if that cannot be told of one.
     return max((STATUS[one.report.verdict] for one in newest), key=(0, 3, 1).index)
 
@@ -136,12 +136,11 @@ def _diagnosed(
             subject, tasks, findings = source.trial(item)
             subject.made = _telling(of)
             found = reports(subject, tasks, None, None, takes_remedies(item), d.repeats, d.updates, 0, findings)
-            named = zip(names, found, strict=True)
-            kept.add(item, [Diagnosis(item.step, run, item.network, item.data, one) for run, one in named])
-        for row in kept.found[item]:
-            if row.run in runs:
-                learned = str(row.report.learned or "")
-                cells = line(str(row.step), printable(row.run), row.network, row.data, row.report.verdict, learned)
+            kept.add(item, [Diagnosis(item, *one) for one in zip(names, found, strict=True)])
+        for _, run, report in kept.found[item]:
+            if run in runs:
+                learned = str(report.learned or "")
+                cells = line(str(item.step), printable(run), item.network, item.data, report.verdict, learned)
                 print(cells.rstrip(), flush=True)
     return [row for item in items if item[:2] == items[-1][:2] for row in kept.found[item] if row.run in runs]
 
@@ -181,8 +180,7 @@ class OfAgents:
         self.plan = trained.plan
         self.envs = trained.envs(range(len(self.plan.seeds)))
         self.envs.change = 0
-        self._at, self._trained = step, trained
-        self._agent = trained.agent(self.envs)
+        self._trained, self._agent = trained, trained.agent(self.envs)
         self.networks, self.data = [*self._agent.learners], ("random", "buffer")
 
     def trial(self, item: Item) -> Trial:
@@ -204,9 +202,9 @@ class OfAgents:
         self.envs.close()
 
     def _agent_at(self, step: int) -> Agent:
-        if step != self._at:
+        if step != self._trained.step:
             self._trained = Trained.of(self.folder, self.device, step)
-            self._agent, self._at = self._trained.agent(self.envs), step
+            self._agent = self._trained.agent(self.envs)
         return self._agent
 
     @cached_property
@@ -218,7 +216,7 @@ class OfAgents:
         """Recent and old transitions from the replay buffer of the present checkpoint."""
         s, seeds = self._trained.settings, self.plan.seeds
         buffer = make_buffer(s, self._agent, len(seeds), self.envs.spaces)
-        saved = checkpoint.load(self.folder.checkpoints, self._at)
+        saved = checkpoint.load(self.folder.checkpoints, self._trained.step)
         checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
         drawn = RunStreams(derived(seeds, PROBE), s.device).uniform(min(LARGE_BANK, buffer.size))
         return buffer.sample(recent_and_old(drawn, buffer.size))
@@ -261,14 +259,6 @@ class OfTasks:
         self.parts.close()
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def act(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit status."""
-    return diagnose_run(*command_line.looked_at(Diagnose, arguments))
-
-
 class _Command(types.ModuleType):
     """Makes this module callable: an import of it hides the function ``rl_plasticity.diagnose``."""
 
@@ -276,6 +266,6 @@ class _Command(types.ModuleType):
 
 
 if __name__ == "__main__":
-    command_line.main("diagnose", partial(command_line.help_of, Diagnose), act)
+    command_line.look_at(Diagnose, diagnose_run)
 else:
     sys.modules[__name__].__class__ = _Command

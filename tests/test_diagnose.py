@@ -14,9 +14,10 @@ from torch import nn
 
 import rl_plasticity
 from rl_plasticity import diagnose, train
+from rl_plasticity.command_line import looked_at
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import OfAgents, _findings, act, diagnose_run
+from rl_plasticity.diagnose import OfAgents, _findings, diagnose_run
 from rl_plasticity.diagnosis import remedies, trials
 from rl_plasticity.diagnosis.report import Report
 from rl_plasticity.runs import checkpoint
@@ -286,4 +287,4 @@ def test_a_file_that_cannot_be_read_is_made_anew(change, run, diagnosed, capsys)
 def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names):
     (pendulum / "config.json").touch()
     arguments, names = ([one.format(pendulum=pendulum, digits=digits) for one in of] for of in (arguments, names))
-    refused(lambda: act(arguments), *names)
+    refused(lambda: diagnose_run(*looked_at(Diagnose, arguments)), *names)
