@@ -80,16 +80,19 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     kept = Kept(place, {"repeats": d.repeats, "updates": d.updates, "version": __version__})
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
-        newest = _diagnosed(source, kept, _items(source, folder.saved_steps, d), d)
-    for one in newest:
-        if one.report.verdict != "plastic":
-            print(f"\n{one.run}, {one.network}, {one.data}, step {one.step}\n{one.report}")
+        items = _items(source, kept, folder.saved_steps, d)
+        newest = _diagnosed(source, kept, items, folder.saved_steps, d)
+    for item, run, report in newest:
+        if report.verdict != "plastic":
+            print(f"\n{run}, {item.network}, {item.data}, step {item.step}\n{report}")
     # 1 if a network is not plastic, 3 if that cannot be told of one.
     return max((STATUS[one.report.verdict] for one in newest), key=(0, 3, 1).index)
 
 
-def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
+def _items(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> list[Item]:
     """What to diagnose, by rising step: every network on the first data, at the last checkpoint on all of them.
+
+    Of a checkpoint whose file is gone, it is what was kept.
 
     Args:
         saved: steps of the checkpoints.
@@ -99,15 +102,19 @@ def _items(source: Source, saved: Collection[int], d: Diagnose) -> list[Item]:
     """
     if d.network not in (None, *source.networks):
         raise SettingsError(f"there is no network {d.network!r}{nearest(d.network, source.networks)}")
-    steps = [step for step in saved if d.checkpoint in (None, step)]
-    if not steps:
+    last = max(saved) if d.checkpoint is None else d.checkpoint
+    every = itertools.product(saved, source.data, source.networks)
+    there = {Item(*one) for one in every if one[1] == source.data[0] or one[0] == last > 0}
+    items = [item for item in there.union(kept.found) if d.checkpoint in (None, item.step)]
+    if not items:
         raise SettingsError(f"there is no checkpoint of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}")
-    networks = [name for name in source.networks if d.network in (None, name)]
-    every = itertools.product(steps, source.data, networks)
-    return [Item(*one) for one in every if one[1] == source.data[0] or one[0] == steps[-1] > 0]
+    chosen = [item for item in items if d.network in (None, item.network)]
+    return sorted(chosen, key=lambda one: (one.step, source.data.index(one.data), source.networks.index(one.network)))
 
 
-def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -> list[Diagnosis]:
+def _diagnosed(
+    source: Source, kept: Kept, items: Sequence[Item], saved: Collection[int], d: Diagnose
+) -> list[Diagnosis]:
     """Print the diagnoses of the chosen runs: those that were kept, and the others after their trials.
 
     Returns:
@@ -122,7 +129,7 @@ def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
     def is_missing(item: Item) -> bool:
         rows = kept.found.get(item, [])
         without = any(row.report.verdict in BAD and not row.report.remedies for row in rows)
-        return not rows or (without and takes_remedies(item))
+        return item.step in saved and (not rows or (without and takes_remedies(item)))
 
     missing = [*filter(is_missing, items)]
     say(f"{len(missing)} to diagnose, {len(items) - len(missing)} already known; results are kept in {kept.path}")
@@ -135,12 +142,11 @@ def _diagnosed(source: Source, kept: Kept, items: Sequence[Item], d: Diagnose) -
             subject, tasks, findings = source.trial(item)
             subject.made = _telling(of, cost(subject, tasks, d.repeats, d.updates))
             found = reports(subject, tasks, None, None, takes_remedies(item), d.repeats, d.updates, 0, findings)
-            named = zip(names, found, strict=True)
-            kept.add(item, [Diagnosis(item.step, run, item.network, item.data, one) for run, one in named])
-        for row in kept.found[item]:
-            if row.run in runs:
-                learned = str(row.report.learned or "")
-                cells = line(str(row.step), printable(row.run), row.network, row.data, row.report.verdict, learned)
+            kept.add(item, [Diagnosis(item, *one) for one in zip(names, found, strict=True)])
+        for _, run, report in kept.found[item]:
+            if run in runs:
+                learned = str(report.learned or "")
+                cells = line(str(item.step), printable(run), item.network, item.data, report.verdict, learned)
                 print(cells.rstrip(), flush=True)
     return [row for item in items if item[:2] == items[-1][:2] for row in kept.found[item] if row.run in runs]
 
@@ -181,8 +187,7 @@ class OfAgents:
         self.plan = trained.plan
         self.envs = trained.envs(range(len(self.plan.seeds)))
         self.envs.change = 0
-        self._at, self._trained = step, trained
-        self._agent = trained.agent(self.envs)
+        self._trained, self._agent = trained, trained.agent(self.envs)
         self.networks, self.data = [*self._agent.learners], ("random", "buffer")
 
     def trial(self, item: Item) -> Trial:
@@ -204,9 +209,9 @@ class OfAgents:
         self.envs.close()
 
     def _agent_at(self, step: int) -> Agent:
-        if step != self._at:
+        if step != self._trained.step:
             self._trained = Trained.of(self.folder, self.device, step)
-            self._agent, self._at = self._trained.agent(self.envs), step
+            self._agent = self._trained.agent(self.envs)
         return self._agent
 
     @cached_property
@@ -218,7 +223,7 @@ class OfAgents:
         """Recent and old transitions from the replay buffer of the present checkpoint."""
         s, seeds = self._trained.settings, self.plan.seeds
         buffer = make_buffer(s, self._agent, len(seeds), self.envs.spaces)
-        saved = checkpoint.load(self.folder.checkpoints, self._at)
+        saved = checkpoint.load(self.folder.checkpoints, self._trained.step)
         checkpoint.Checkpoints(self.folder.checkpoints, saved).restore({"buffer": buffer})
         drawn = RunStreams(derived(seeds, PROBE), s.device).uniform(min(LARGE_BANK, buffer.size))
         return buffer.sample(recent_and_old(drawn, buffer.size))

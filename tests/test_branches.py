@@ -11,9 +11,10 @@ from scipy.stats import t as student
 
 from rl_plasticity import train
 from rl_plasticity.branches import AS_IT_IS, compared
+from rl_plasticity.command_line import looked_at
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
-from rl_plasticity.diagnose import act, diagnose_run
+from rl_plasticity.diagnose import diagnose_run
 from rl_plasticity.runs.folder import RunFolder, find
 from rl_plasticity.runs.trained import load_agent
 from rl_plasticity.sweeps.job import finished
@@ -98,7 +99,7 @@ REFUSED = [
 def test_what_cannot_be_branched_is_refused_before_anything_is_made(settings, words, parent):
     names = [given.partition("=")[0] for given in settings]
     asked = [given for given in INTO if given.partition("=")[0] not in names]
-    refused(lambda: act([str(parent), *asked, *settings]), *words)
+    refused(lambda: diagnose_run(*looked_at(Diagnose, [str(parent), *asked, *settings])), *words)
     assert not (parent / "branches").exists()
 
 

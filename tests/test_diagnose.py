@@ -14,6 +14,7 @@ from torch import nn
 
 import rl_plasticity
 from rl_plasticity import diagnose, train
+from rl_plasticity.command_line import looked_at
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Diagnose
 from rl_plasticity.diagnose import OfAgents, _findings, act, diagnose_run
@@ -276,6 +277,7 @@ def test_what_is_kept_is_not_tried_again_but_added_to_or_replaced(diagnosed, tmp
 
     folders.go(train.command, [f"resume={run}", "total_env_steps=80"])
     after = of_critic(run)
+    assert capsys.readouterr().out.count(" critic ") == 6
     assert tried() == [(80, "random"), (80, "buffer")]
     assert [*RunFolder(run).saved_steps] == [0, 60, 80]
     assert after["rows"][: len(before["rows"])] == before["rows"]  # that of 40 too, whose checkpoint is gone
@@ -336,4 +338,4 @@ def test_a_file_that_cannot_be_read_is_made_anew(change, run, diagnosed, capsys)
 def test_bad_input_is_one_line_that_names_it(pendulum, digits, arguments, names):
     (pendulum / "config.json").touch()
     arguments, names = ([one.format(pendulum=pendulum, digits=digits) for one in of] for of in (arguments, names))
-    refused(lambda: act(arguments), *names)
+    refused(lambda: diagnose_run(*looked_at(Diagnose, arguments)), *names)

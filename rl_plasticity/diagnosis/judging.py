@@ -102,18 +102,16 @@ class Judge:
 
     def far_behind(self) -> dict[str, tuple[Estimate, Estimate]]:
         """How far it is behind a fresh network and an earlier one, where that is far: now, and at a third of that."""
-        found = {}
+        found, ends = {}, (self.trials.at(NOW), self.trials.at(NOW, 1 / TIMES))
         for other in (FRESH, EARLIER):
             if other in self.trials.arms:
-                now, before = (self._behind(other, part) for part in (1.0, 1 / TIMES))
+                now, before = (self.of(self._unbounded(other, at) - self._unbounded(NOW, at)) for at in ends)
                 if now.low > 1 - PLASTIC:
                     found[other] = now, before
         return found
 
-    def _behind(self, other: str, part: float) -> Estimate:
-        at = self.trials.at(NOW, part)
-        theirs, now = (self.trials.score(arm, at=at, least=-1e3) for arm in (other, NOW))
-        return self.of(theirs - now)
+    def _unbounded(self, arm: str, at: int) -> Tensor:
+        return self.trials.score(arm, at=at, least=-1e3)
 
     def numbers(self) -> tuple[dict[str, Estimate], dict[str, float]]:
         """What each arm learned, and its mean losses at the end."""

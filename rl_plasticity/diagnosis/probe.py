@@ -145,7 +145,7 @@ class Probe(nn.Module):
         Of a learner only the units that can be recycled: those have always been logged. Else all units, but those that
         were moved to another axis.
         """
-        net, self._unknown = self.net, structure.unknown
+        net = self.net
         layers = [layer for layer in structure.layers if layer.matrix(net) is not None]
         several = Counter(layer.name for layer in layers)  # a recurrent layer or attention has several matrices
         self.layers = {layer.name if several[layer.name] == 1 else layer.key: layer for layer in layers}
@@ -155,7 +155,8 @@ class Probe(nn.Module):
         recurrent = [n for n, m in net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
         names = ", ".join(map(repr, [*recurrent, *(unit.incoming.name for unit in moved)]))
         left = f"units inside of {names}, or moved to another axis behind it, are not measured"
-        self.not_looked_into = left if names else ""  # a clause
+        unknown = f"its call cannot be followed: {structure.unknown}"
+        self.not_looked_into = unknown if structure.unknown else left if names else ""  # a clause
         kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
         self._bounds = {u.name: bounds for u in self.units if (bounds := BOUNDS.get(kinds[u.activation, u.call]))}
 
@@ -166,8 +167,7 @@ class Probe(nn.Module):
 
     def left_out(self, values: Collection[str], with_loss: bool) -> dict[str, str]:
         """Names of the metrics that other networks have and that are not in `values`, each with the reason."""
-        of_units = f"its call cannot be followed: {self._unknown}" if self._unknown else self.not_looked_into
-        of_units = of_units or "no layer with an activation behind it was found"
+        of_units = self.not_looked_into or "no layer with an activation behind it was found"
         large = f"weights of more than {LARGEST:,} elements have no gradients of single examples"
         of_kind = {OfFeatures: of_units, OfGradients: large if with_loss else "it needs a loss", OfWeights: ""}
         reasons = {name: of_kind[type(metric)] for name, metric in METRICS.items()}
@@ -261,7 +261,7 @@ class Probe(nn.Module):
                 continue
             weight = self.net.get_parameter(name)
             rows = weight.reshape(*self.runs, matrix.shape[-2], -1)
-            if weight.requires_grad and rows.shape == matrix.shape and torch.equal(rows, matrix):
+            if weight.requires_grad and torch.equal(rows, matrix):
                 of_units[unit.name] = weight
         if not of_units:
             return {}

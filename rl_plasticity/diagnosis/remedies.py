@@ -65,9 +65,9 @@ REMEDIES: dict[str, Repair] = {
 """Remedies by name: `INTERVENTIONS` that can be tried at once, a change of the network itself, a regularizer."""
 
 
-def try_on_copies(trials: Trials) -> list[str]:
-    """Let copies learn after each remedy that fits the network, and return the names of these."""
-    subject, rates, tried = trials.subject, [trials.best_rate()], []
+def try_on_copies(trials: Trials) -> None:
+    """Let copies learn after each remedy that fits the network, as an arm of its name."""
+    subject, rates = trials.subject, [trials.best_rate()]
     for name, repair in REMEDIES.items():
         copies = []
         try:
@@ -80,6 +80,3 @@ def try_on_copies(trials: Trials) -> list[str]:
                 trials.run(name, copies, rates, BRIEF)
         except Exception:  # whatever keeps it from being applied to such a network
             trials.arms.pop(name, None)
-            continue
-        tried.append(name)
-    return tried

@@ -138,12 +138,5 @@ class AgentReport(Report):
 
     networks: Mapping[str, Report] = field(default_factory=dict)
 
-    @classmethod
-    def of_networks(cls, networks: Mapping[str, Report]) -> Self:
-        """The report on an agent with these networks."""
-        worst = max(networks, key=lambda name: ORDER.index(networks[name].verdict))
-        values = vars(networks[worst]) | {"why": f"{worst}: {networks[worst].why}"}
-        return cls(**values, networks=networks)
-
     def __str__(self) -> str:
         return "\n\n".join(f"{name}\n{report}" for name, report in self.networks.items())

@@ -18,6 +18,7 @@ from rl_plasticity.diagnosis.report import (
     EARLIER,
     FRESH,
     NOW,
+    ORDER,
     AgentReport,
     Remedy,
     Report,
@@ -122,10 +123,12 @@ def diagnose(
     if not isinstance(net, nn.Module) and hasattr(net, "policy"):
         from rl_plasticity.diagnosis.agents import of_model  # after all networks of agents
 
-        found = {}
+        networks = {}
         for name, (subject, task, findings) in of_model(net, env).items():
-            (found[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
-        return AgentReport.of_networks(found)
+            (networks[name],) = reports(subject, task, None, None, remedies, repeats, updates, seed, [findings])
+        worst = max(networks, key=lambda name: ORDER.index(networks[name].verdict))
+        values = vars(networks[worst]) | {"why": f"{worst}: {networks[worst].why}"}
+        return AgentReport(**values, networks=networks)
     if isinstance(net, Learner):
         make, net = make or subject_of(net).fresh, net.net
     if not isinstance(net, nn.Module):
@@ -175,7 +178,9 @@ def reports(
     causes, learns = _let_arms_learn(trials, earlier)
     judged = all_judged(trials)
     ill = [verdict in BAD and not bad for (verdict, *_), bad in zip(judged, broken, strict=True)]
-    tried = try_on_copies(trials) if remedies and any(ill) else []
+    if remedies and any(ill):
+        try_on_copies(trials)
+    tried = [name for name in REMEDIES if name in trials.arms]
     protocol = _protocol(trials) | {"not_applicable": [name for name in REMEDIES if tried and name not in tried]}
     metrics, found = _metrics(trials), []
     for run, (verdict, why, gap) in enumerate(judged):

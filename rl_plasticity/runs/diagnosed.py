@@ -5,13 +5,11 @@ The file holds an object. ``rows`` has one entry for each network of each run at
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from rl_plasticity.diagnosis.report import Estimate, Report
+from rl_plasticity.diagnosis.report import Report
 from rl_plasticity.errors import SettingsError, say
 from rl_plasticity.runs.files import read_json, write_text
 from rl_plasticity.runs.folder import RunFolder
@@ -25,47 +23,33 @@ class Item(NamedTuple):
     network: str
 
 
-@dataclass(frozen=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """The report on one network of one run at one checkpoint, on some data.
 
     Args:
         run: its name in words, see `RunName.in_words`.
     """
 
-    step: int
+    item: Item
     run: str
-    network: str
-    data: str
     report: Report
-
-    @property
-    def item(self) -> Item:
-        return Item(self.step, self.data, self.network)
-
-    @property
-    def learned(self) -> Estimate | None:
-        """The score with its interval; None where it is not known."""
-        found = self.report.learned
-        return found if found and math.isfinite(found.mean) else None
 
     @property
     def row(self) -> dict[str, Any]:
         """The diagnosis as plain data."""
-        where = {name: value for name, value in vars(self).items() if name != "report"}
-        return {**where, **json.loads(self.report.to_json())}
+        return {**self.item._asdict(), "run": self.run, **json.loads(self.report.to_json())}
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Self:
         """The diagnosis whose row is `row`; an exception of some kind if it is none's."""
-        return cls(row["step"], row["run"], row["network"], row["data"], Report.of(row))
+        return cls(Item(row["step"], row["data"], row["network"]), row["run"], Report.of(row))
 
 
 def _content(path: Path) -> tuple[list[Diagnosis], Mapping[str, Any]]:
     """The diagnoses by rising step, and the settings with which they were made."""
 
     def parsed(content: Mapping[str, Any]) -> tuple[list[Diagnosis], Mapping[str, Any]]:
-        return sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.step), dict(content["settings"])
+        return sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.item.step), dict(content["settings"])
 
     nothing: tuple[list[Diagnosis], Mapping[str, Any]] = ([], {})
     return read_json(path, parsed, nothing)
