@@ -47,7 +47,7 @@ from rl_plasticity.training.diagnosing import unbounded
 from rl_plasticity.training.epochs import cross_entropy, first_images
 
 TOLD = 10.0  # seconds between two lines that say how far trials are
-STATUS: dict[Verdict, int] = {"plastic": 0, "losing": 1, "lost": 1, "something else": 1, "not detectable": 3}
+STATUS: dict[Verdict, int] = {"plastic": 0, "not detectable": 3}  # of all others it is 1
 
 
 Source = Union["OfAgents", "OfTasks"]
@@ -80,13 +80,12 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     kept = Kept(place, {"repeats": d.repeats, "updates": d.updates, "version": __version__})
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
-        items = _items(source, kept, folder.saved_steps, d)
-        newest = _diagnosed(source, kept, items, folder.saved_steps, d)
+        newest = _diagnosed(source, kept, folder.saved_steps, d)
     for item, run, report in newest:
         if report.verdict != "plastic":
             print(f"\n{run}, {item.network}, {item.data}, step {item.step}\n{report}")
     # 1 if a network is not plastic, 3 if that cannot be told of one.
-    return max((STATUS[one.report.verdict] for one in newest), key=(0, 3, 1).index)
+    return max((STATUS.get(one.report.verdict, 1) for one in newest), key=(0, 3, 1).index)
 
 
 def _items(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> list[Item]:
@@ -112,15 +111,16 @@ def _items(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> l
     return sorted(chosen, key=lambda one: (one.step, source.data.index(one.data), source.networks.index(one.network)))
 
 
-def _diagnosed(
-    source: Source, kept: Kept, items: Sequence[Item], saved: Collection[int], d: Diagnose
-) -> list[Diagnosis]:
+def _diagnosed(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> list[Diagnosis]:
     """Print the diagnoses of the chosen runs: those that were kept, and the others after their trials.
+
+    Args:
+        saved: steps of the checkpoints.
 
     Returns:
         Those at the newest checkpoint on the data that decide.
     """
-    names = [name.in_words for name in source.plan.names]
+    items, names = _items(source, kept, saved, d), [name.in_words for name in source.plan.names]
     runs = [names[run] for run in source.plan.chosen(d.seed, d.run)]
 
     def takes_remedies(item: Item) -> bool:

@@ -113,9 +113,10 @@ def _small_columns(inputs: Any, axis: int) -> tuple[Any, int]:
         return x.std(axis, keepdim=True, correction=0)
 
     every = [spread(x).flatten().float() for x in tensors_in(inputs) if x.is_floating_point()]
-    spreads = torch.cat([*every, torch.zeros(1, device=every[0].device if every else None)])
+    spreads = torch.cat(every) if every else torch.zeros(1)
     least = float(spreads.max()) / 100
-    if not 0 < 2 * ((spreads > 0) & (spreads < least)).sum() >= (spreads > 0).sum():
+    small = (spreads > 0) & (spreads < least)
+    if not small.any() or 2 * small.sum() < (spreads > 0).sum():
         return None, 0
 
     def level(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from rl_plasticity.diagnosis.report import (
 from rl_plasticity.diagnosis.subject import RATE, Change, Subject, groups_of, restart_, set_rate_, subject_of
 from rl_plasticity.diagnosis.tasks import Criterion, TaskSource
 from rl_plasticity.diagnosis.trials import BRIEF, LEARNS, RATES, Trials
-from rl_plasticity.errors import SettingsError
+from rl_plasticity.errors import SettingsError, one_line
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.torch_state import Optimizers, TorchState
@@ -281,7 +281,7 @@ def _earlier(subject: Subject, earlier: nn.Module | Mapping[str, Tensor]) -> Sub
     try:
         old.net.load_state_dict(state)
     except (RuntimeError, TypeError) as error:
-        raise SettingsError(f"earlier does not fit the network: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"earlier does not fit the network: {one_line(str(error))}") from error
     return old
 
 

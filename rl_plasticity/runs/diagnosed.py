@@ -46,13 +46,9 @@ class Diagnosis(NamedTuple):
 
 
 def _content(path: Path) -> tuple[list[Diagnosis], Mapping[str, Any]]:
-    """The diagnoses by rising step, and the settings with which they were made."""
-
-    def parsed(content: Mapping[str, Any]) -> tuple[list[Diagnosis], Mapping[str, Any]]:
-        return sorted(map(Diagnosis.of, content["rows"]), key=lambda row: row.item.step), dict(content["settings"])
-
+    """The diagnoses, and the settings with which they were made."""
     nothing: tuple[list[Diagnosis], Mapping[str, Any]] = ([], {})
-    return read_json(path, parsed, nothing)
+    return read_json(path, lambda of: ([*map(Diagnosis.of, of["rows"])], dict(of["settings"])), nothing)
 
 
 def read(folder: RunFolder) -> list[Diagnosis]:
@@ -61,7 +57,7 @@ def read(folder: RunFolder) -> list[Diagnosis]:
     Raises:
         SettingsError: the file is damaged.
     """
-    return _content(folder.diagnosis)[0]
+    return sorted(_content(folder.diagnosis)[0], key=lambda row: row.item.step)
 
 
 class Kept:
