@@ -11,10 +11,10 @@ from functools import cached_property
 
 import numpy as np
 
-from rl_plasticity.metrics import statistics
-from rl_plasticity.metrics.statistics import LEVEL, Array, Interval
+from rl_plasticity.metrics.statistics import LEVEL, Array, Interval, iqm
 
 RESAMPLES = 4000
+ENDS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Scores:
     """The scores of all methods, and of each resample.
 
     score = (x - none) / (fresh - none), with the means of a task over its seeds. Overall it is the interquartile mean
-    over tasks (Agarwal et al. 2021, section 4.3), NaN where a task has no score.
+    over tasks (Agarwal et al. 2021, section 4.3), NaN where a task has no score. Methods and tasks go by their places;
+    overall is the last column behind those of the tasks.
 
     Args:
         methods: their names; "none" and "fresh" are among them.
@@ -33,63 +34,54 @@ class Scores:
     raw: Array
 
     @cached_property
-    def of_tasks(self) -> Array:
-        """``[methods, tasks]``"""
-        return self._normalized(self.raw.mean(-1))
-
-    @cached_property
-    def overall(self) -> Array:
-        """``[methods]``"""
-        return statistics.iqm([self.of_tasks])
-
-    @cached_property
-    def resampled(self) -> Array:
-        """The scores of resampled seeds, ``[resamples, methods, tasks]``."""
+    def every(self) -> Array:
+        """The scores, and then those of resampled seeds: ``[1 + resamples, methods, tasks + 1]``."""
         tasks, seeds = self.raw.shape[1:]
         drawn = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, 1, tasks, seeds))
-        return self._normalized(np.take_along_axis(self.raw[None], drawn, -1).mean(-1))
+        means = np.concatenate([self.raw[None], np.take_along_axis(self.raw[None], drawn, -1)]).mean(-1)
+        none, fresh = (means[:, [self.methods.index(name)]] for name in ("none", "fresh"))
+        of_tasks = (means - none) / (fresh - none)
+        return np.concatenate([of_tasks, iqm([of_tasks])[..., None]], -1)
+
+    @property
+    def values(self) -> Array:
+        """The scores, ``[methods, tasks + 1]``."""
+        values: Array = self.every[0]
+        return values
 
     @cached_property
-    def overall_resampled(self) -> Array:
-        """``[resamples, methods]``"""
-        return statistics.iqm([self.resampled])
+    def intervals(self) -> Array:
+        """The ends of the 95 % intervals of all scores, ``[2, methods, tasks + 1]``."""
+        return self.values + self._wider * (np.quantile(self.every[1:], ENDS, axis=0) - self.values)
 
-    def interval(self, method: str, task: int | None = None) -> Interval:
-        """The 95 % interval of a method's score on a task, or overall."""
-        at = self.methods.index(method)
-        value = self.overall[at] if task is None else self.of_tasks[at, task]
-        found = self.overall_resampled[:, at] if task is None else self.resampled[:, at, task]
-        low, high = value + self._wider * (np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]) - value)
-        return float(low), float(high)
+    @property
+    def best_first(self) -> list[int]:
+        """The places of the methods by their overall scores; last those that have none."""
+        order: list[int] = np.argsort(-self.values[:, -1], kind="stable").tolist()
+        return order
 
-    def rank(self, method: str) -> tuple[int, int, int]:
+    def rank(self, method: int) -> tuple[int, int, int]:
         """A method's rank by its overall score, 1 is best, and the ends of the rank's 95 % interval."""
-        at = self.methods.index(method)
-        ranks = 1 + (self.overall_resampled > self.overall_resampled[:, [at]]).sum(-1)
-        low, high = np.quantile(ranks, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], method="inverted_cdf")
-        return int(1 + (self.overall > self.overall[at]).sum()), int(low), int(high)
+        overall = self.every[..., -1]
+        ranks = 1 + (overall > overall[:, [method]]).sum(-1)
+        low, high = np.quantile(ranks[1:], ENDS, method="inverted_cdf")
+        return int(ranks[0]), int(low), int(high)
 
-    def gaps(self, method: str) -> dict[str, tuple[float, float, float]]:
-        """A method's overall score minus that of each other ranked one, and an interval that holds for all at once.
+    def gaps(self, method: int) -> dict[str, Interval]:
+        """Intervals of a method's overall score minus that of each other ranked one, which hold for all at once.
 
         value -+ q s, where s is the standard deviation of the resampled gap, and q the 95 % quantile over resamples of
         the largest deviation of any gap in units of its s (Romano and Wolf 2005, studentized maximum).
         """
-        at = self.methods.index(method)
-        others = [int(i) for i in np.flatnonzero(np.isfinite(self.overall)) if i != at]
-        values = self.overall[at] - self.overall[others]
-        found = self.overall_resampled[:, [at]] - self.overall_resampled[:, others]
-        spread = found.std(0)
-        off = np.abs(found - values) / np.where(spread > 0, spread, np.inf)
+        others = [i for i in self.best_first if i != method and np.isfinite(self.values[i, -1])]
+        value, *found = self.every[:, [method], -1] - self.every[:, others, -1]
+        spread = np.std(found, 0)
+        off = np.abs(found - value) / np.where(spread > 0, spread, np.inf)
         half = np.quantile(off.max(-1, initial=0), LEVEL) * spread * self._wider
-        return {self.methods[i]: (x, x - h, x + h) for i, x, h in zip(others, values, half, strict=True)}
+        return {self.methods[i]: (x - h, x + h) for i, x, h in zip(others, value, half, strict=True)}
 
     @property
     def _wider(self) -> float:
         """n seeds that are drawn again vary less than new ones would, by this factor."""
         seeds = self.raw.shape[-1]
         return float(np.sqrt(seeds / (seeds - 1)))
-
-    def _normalized(self, means: Array) -> Array:
-        none, fresh = (means[..., [self.methods.index(name)], :] for name in ("none", "fresh"))
-        return np.asarray((means - none) / (fresh - none))

@@ -32,7 +32,7 @@ def render(c: Comparison, figures: Sequence[tuple[Drawn, bytes]], command: str) 
         f"<h1>{escape(title)}</h1><p>{escape(c.verdict())}</p>",
         f"<ul>{''.join(f'<li>{escape(warning)}</li>' for warning in c.warnings)}</ul>",
         f"{table_of(c.table())}<p class=muted>{escape(c.caption)}</p>",
-        *(_figure(drawn, png) for drawn, png in figures),
+        *(figure_of(drawn.title, png, drawn.caption) for drawn, png in figures),
         "<h2>Settings</h2>" + table_of(settings),
         "<h2>Settings that all groups share</h2>" + table_of([["setting", "value"], *map(list, same.items())]),
         f"<p class=muted>Made by <code>{escape(command)}</code></p>",
@@ -46,9 +46,10 @@ def document(title: str, parts: Sequence[str], head: str = "") -> str:
     return f'<!DOCTYPE html>\n<html lang="en">\n<head>{head}</head>\n<body>\n{chr(10).join(parts)}\n</body>\n</html>\n'
 
 
-def _figure(drawn: Drawn, png: bytes) -> str:
-    image = f'<img alt="{escape(drawn.title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-    return f"<figure><h2>{escape(drawn.title)}</h2>{image}<figcaption>{escape(drawn.caption)}</figcaption></figure>"
+def figure_of(title: str, png: bytes, caption: str) -> str:
+    """A figure with its title and caption as HTML."""
+    image = f'<img alt="{escape(title)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+    return f"<figure><h2>{escape(title)}</h2>{image}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
 def table_of(lines: Sequence[Sequence[str]]) -> str:
