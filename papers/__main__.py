@@ -136,7 +136,9 @@ def make(study: Study, place: Path, given: Sequence[str], asked: Sequence[str]) 
     own, of_launcher = launchers.apart(given)
     launcher = launchers.load(of_launcher)
     runs = study.runs(place / "runs", own)
-    status = sweep.make(study.makes, [run for of_method in runs.values() for run in of_method], launcher)
+    everything = [run for of_method in runs.values() for run in of_method]
+    sweep.check(study.makes, everything)
+    status = sweep.make(everything, launcher)
     done = {label: [run.folder for run in of_method if finished(run.folder)] for label, of_method in runs.items()}
     if any(done.values()):
         draw(study, place, done)

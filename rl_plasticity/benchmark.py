@@ -1,17 +1,19 @@
 """Score a method on a fixed suite: ``python -m rl_plasticity.benchmark quick reg=spectral``."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rl_plasticity import command_line
 from rl_plasticity.benchmarks import suites
-from rl_plasticity.benchmarks.suites import Suite
+from rl_plasticity.benchmarks.suites import Method, Suite
 from rl_plasticity.configs import schema
-from rl_plasticity.configs.written import by_name
+from rl_plasticity.configs.written import parse
 from rl_plasticity.errors import SettingsError, counted, nearest
 from rl_plasticity.paths import expanded
 
+T = TypeVar("T")
 HELP = """python -m rl_plasticity.benchmark [SUITE [name=value ...]]
 python -m rl_plasticity.benchmark submit FOLDER
 python -m rl_plasticity.benchmark verify FILE [plugins=[...]]
@@ -40,21 +42,19 @@ DEEDS = {"submit": "the folder of a method", "verify": "a file that submit wrote
 # What needs torch is imported where it is used: a list of suites and a misspelt name do not wait for it.
 def command(arguments: Sequence[str]) -> int:
     """List the suites, show published scores, score a method, or submit or verify one."""
-    for flag in (a for a in arguments if a.startswith("-")):
-        raise SettingsError(f"unknown option {flag!r}{nearest(flag, ['--help'])}")
-    what, places = next(iter(arguments), ""), [a for a in arguments[1:] if "=" not in a]
-    if "=" in what or (what not in DEEDS and places):
-        raise SettingsError(f"name one suite first, then settings (suites: {', '.join(suites.NAMES)})")
-    given = suites.by_name(a for a in arguments[1:] if "=" in a)
-    own = {name: value for name, value in given.items() if name in OWN}
-    settings = [a for a in arguments[1:] if a.partition("=")[0] not in (*OWN, *places)]
+    settings = suites.as_given(a for a in arguments if "=" in a)
+    what, *places = [a for a in arguments if "=" not in a] or [""]
+    if (settings and not what) or (places and what not in DEEDS):
+        got = " ".join(arguments)
+        raise SettingsError(f"name one suite first, then settings, got {got} (suites: {', '.join(suites.NAMES)})")
+    own = {name: settings.pop(name) for name in OWN if name in settings}
     if "plugins" in own:
-        schema.load_plugs(by_name([f"plugins={own['plugins']}"])["plugins"])
+        schema.load_plugs(parse(f"plugins={own['plugins']}")[1])
     if not what:
         return listing()
     out = expanded(own.get("out", "results/benchmark"))
     if what not in DEEDS:
-        return score(suites.load(what), settings, own, out)
+        return score(suites.load(what), suites.written(settings), own, out)
     if len(places) != 1 or settings:
         raise SettingsError(f"{what} takes {DEEDS[what]}, got {' '.join(arguments[1:]) or 'nothing'}")
     from rl_plasticity.benchmarks import submission
@@ -68,12 +68,11 @@ def listing() -> int:
 
     for name in suites.NAMES:
         suite = suites.load(name)
-        done = rows.published(suite)
-        lines = [["task", "CPU minutes", "methods", "asks"]]
+        lines, total = [["task", "CPU minutes", "methods", "asks"]], 0.0
         for task in suite.tasks.values():
-            methods = {row.method for row in done if row.task == task.name}
+            methods = {row.method for row in rows.published(suite) if row.task == task.name}
             lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
-        total = sum(task.minutes for task in suite.tasks.values())
+            total += task.minutes
         print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} of one core a method")
         print("\n".join(command_line.aligned(lines)), end="\n\n")
     print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help says more")
@@ -87,24 +86,17 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
 
     settings, of_launcher = launchers.apart(settings)
     launcher, place = launchers.load(of_launcher), out / suite.name
-    asked = own["tasks"].split(",") if "tasks" in own else [*suite.tasks]
     if own.get("table", "markdown") != "markdown":
         raise SettingsError(f"table must be markdown, got {own['table']!r}")
-    for name in set(asked) - {*suite.tasks}:
-        raise SettingsError(f"tasks: {suite.name} has no {name!r}{nearest(name, suite.tasks)}")
-    published, methods = suites.published(), []
+    tasks, methods = _named("tasks", own, suite.tasks), list[Method]()
     if "published" in own:
-        methods = [*published.values()]
-        if own["published"] != "all":
-            for name in set(names := own["published"].split(",")) - {*published}:
-                raise SettingsError(f"published: there is no method {name!r}{nearest(name, published)}")
-            methods = [published[name] for name in names]
+        methods = _named("published", own, suites.published())
         os.nice(19)
     elif settings:
         methods = [making.method(own.get("name"), settings)]
     known, status = rows.published(suite), 0
     for method in methods:
-        made, status = making.make(suite, method, place, asked, launcher)
+        made, status = making.make(method, place, tasks, launcher)
         if "published" in own:
             rows.write(place / f"{suite.name}.csv", made)
         known = [row for row in known if row.method != method.name] + made
@@ -114,6 +106,15 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
     if mine in (None, *(row.method for row in known)):
         page.show(suite, known, mine, None if "table" in own else place)
     return status
+
+
+def _named(option: str, own: Mapping[str, str], known: Mapping[str, T]) -> list[T]:
+    """What the names of an option stand for; all of them where it is not given."""
+    asked = own.get(option, "all")
+    names = [*known] if asked == "all" else asked.split(",")
+    for name in {*names} - {*known}:
+        raise SettingsError(f"{option}: there is no {name!r}{nearest(name, known)}")
+    return [known[name] for name in names]
 
 
 if __name__ == "__main__":

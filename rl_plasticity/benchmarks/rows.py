@@ -3,6 +3,7 @@
 import csv
 import io
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -66,42 +67,37 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 
 def scores(suite: Suite, rows: Sequence[Row]) -> Scores:
     """The scores of all methods that have a row; NaN on tasks where they have not one for each seed."""
-    methods = [*dict.fromkeys(row.method for row in rows)]
-    seeds = sorted({int(row.seed) for row in rows if row.seed})
-    raw = np.full((len(methods), len(suite.tasks), len(seeds)), np.nan)
-    tasks = [*suite.tasks]
-    for row in rows:
-        if row.seed and row.task in suite.tasks:
-            raw[methods.index(row.method), tasks.index(row.task), seeds.index(int(row.seed))] = float(row.raw)
+    made = [row for row in rows if row.seed and row.task in suite.tasks]
+    methods, tasks = [*dict.fromkeys(row.method for row in rows)], [*suite.tasks]
+    seeds = sorted({row.seed for row in made}, key=int)
+    raw = np.full((len(methods), len(tasks), len(seeds)), np.nan)
+    for row in made:
+        raw[methods.index(row.method), tasks.index(row.task), seeds.index(row.seed)] = row.raw
     return Scores(methods, raw)
 
 
 def chosen(task: Task, method: Method, runs: Sequence[Run]) -> dict[str, str] | None:
     """The values with the highest mean metric of the settings that have several; None where no run has ended well."""
-    found: dict[tuple[str, ...], list[float]] = {}
-    varied = task.varied(method)
-    for run in _read(runs):
-        values = tuple(as_written(run.settings[name]) for name in varied)
-        found.setdefault(values, []).append(metric(task, run))
-    best = max(found, key=lambda values: np.nan_to_num(np.mean(found[values]), nan=-np.inf), default=None)
-    return None if best is None else dict(zip(varied, best, strict=True))
+    found, varied = defaultdict[tuple[str, ...], list[float]](list), task.varied(method)
+    for run, metric in _read(task, runs):
+        found[tuple(as_written(run.settings[name]) for name in varied)].append(metric)
+    if not found:
+        return None
+    best = max(found, key=lambda values: np.nan_to_num(np.mean(found[values]), nan=-np.inf))
+    return dict(zip(varied, best, strict=True))
 
 
-def scored(suite: Suite, task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
+def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
     """The rows of a method's finished runs on a task."""
-    own = [argument for argument in runs[0].arguments if argument.partition("=")[0] in task.own(method)]
+    own = shlex.join(a for a in runs[0].arguments if a.partition("=")[0] in task.own(method))
     found = []
-    for run in _read(runs):
+    for run, metric in _read(task, runs):
         made = run.starts[-1]["processor"], run.starts[-1]["rl_plasticity"]
-        value = f"{metric(task, run):.6g}"
-        found.append(Row(suite.name, task.name, method.name, shlex.join(own), str(run.seed), value, *made))
+        found.append(Row(task.suite, task.name, method.name, own, str(run.seed), f"{metric:.6g}", *made))
     return found
 
 
-def metric(task: Task, run: loading.Run) -> float:
-    """The mean of the task's metric over the run, or over its last rows."""
-    return float(np.mean(run.curves[task.metric].values[-task.last :]))
-
-
-def _read(runs: Sequence[Run]) -> list[loading.Run]:
-    return [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
+def _read(task: Task, runs: Sequence[Run]) -> list[tuple[loading.Run, float]]:
+    """The finished runs, and of each the mean of the task's metric over the run, or over its last rows."""
+    found = [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
+    return [(run, float(np.mean(run.curves[task.metric].values[-task.last :]))) for run in found]

@@ -1,43 +1,56 @@
 """Submitted scores: a file with all that is needed to check them, and the check."""
 
+import itertools
 import json
 import math
-import platform
 import random
+import re
 import shlex
-from importlib import metadata
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rl_plasticity import __version__, plugins
+from rl_plasticity import plugins
 from rl_plasticity.benchmarks import rows, suites
 from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.suites import Method
-from rl_plasticity.errors import SettingsError, counted, refused
+from rl_plasticity.errors import SettingsError, counted
 from rl_plasticity.metrics.statistics import student_interval
-from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.files import read_json, write_text
+from rl_plasticity.runs.folder import find
 from rl_plasticity.sweeps import sweep
 from rl_plasticity.sweeps.launchers import Basic
 
 SHARE = 0.1  # of the rows that is made again, at least
 
 
+def record(folder: Path, method: Method) -> None:
+    """Write ``method.json``: the settings and the plugs."""
+    sources = {module: plugins.files_of(module) for module in plugins.sources()}
+    file = {**asdict(method), "plugins": plugins.sources(), "sources": sources}
+    write_text(folder / "method.json", json.dumps(file, indent=1) + "\n")
+
+
 def submit(folder: Path) -> int:
-    """Write ``submission.json`` in a method's folder: its rows, settings, plugs, environment and cost.
+    """Write ``submission.json`` in a method's folder: settings and plugs, rows, cost, and a run's provenance.
 
     Raises:
         SettingsError: the folder is no method's, or has no scored row.
     """
-    method = _read(folder / "method.json")
-    found = rows.read(folder / "rows.csv")
-    if not any(row.seed for row in found):
-        raise SettingsError(f"{folder} has no scores yet")
-    versions = {"rl_plasticity": __version__, "python": platform.python_version(), "torch": metadata.version("torch")}
-    file = {**method, **versions, "platform": platform.platform(), "rows": [row._asdict() for row in found]}
-    write_text(folder / "submission.json", json.dumps(file, indent=1) + "\n")
-    print(f"wrote {folder / 'submission.json'}")
+    found, runs, path = rows.read(folder / "rows.csv"), find([folder]), folder / "submission.json"
+    _scored(folder, found)
+    used = [re.findall(r" used (\S+) CPU seconds\n", run.log.read_text()) for run in runs]
+    file = {
+        **read_json(folder / "method.json", dict, {}),
+        "rows": [row._asdict() for row in found],
+        "cpu_seconds": sum(map(float, itertools.chain(*used))),
+        "provenance": runs[-1].starts[-1],
+    }
+    write_text(path, json.dumps(file, indent=1) + "\n")
+    print(f"wrote {path}")
     return 0
 
 
@@ -47,23 +60,22 @@ def verify(path: Path, out: Path) -> int:
     Raises:
         SettingsError: the file cannot be read, or its plugs are not loaded or not those that it was made with.
     """
-    file = _read(path)
+    file: dict[str, Any] = read_json(path, dict, {})
+    found = _scored(path, [Row(**row) for row in file.get("rows", ())])
     for module, digest in file["plugins"].items():
         if plugins.sources().get(module) != digest:
-            wrong = "differs from the one that made the file" if module in plugins.sources() else "is not loaded"
             raise SettingsError(
-                f"the plug {module} {wrong}; read its source in the file, then load it by plugins=[{module}]"
+                f"the plug {module} is not loaded, or differs from the one that made the file; read its source in the "
+                f"file, then load it by plugins=[{module}]"
             )
-    found = [row for row in (Row(**row) for row in file["rows"]) if row.seed]
     suite, tasks = suites.load(found[0].suite), sorted({row.task for row in found})
-    chosen = random.sample(tasks, math.ceil(SHARE * len(tasks)))
     is_wrong = False
-    for name in chosen:
-        task, claimed = suite.tasks[name], {int(row.seed): float(row.raw) for row in found if row.task == name}
-        method = Method(file["name"], shlex.split(next(row.settings for row in found if row.task == name)))
-        runs = suite.runs(task, method, out / f"verify-{path.stem}" / file["name"].replace("/", "_"), {})
-        sweep.make(task.makes, runs, Basic())
-        again = {int(row.seed): float(row.raw) for row in rows.scored(suite, task, method, runs)}
+    for name in random.sample(tasks, math.ceil(SHARE * len(tasks))):
+        task, of_task = suite.tasks[name], [row for row in found if row.task == name]
+        method = Method(file["name"], shlex.split(of_task[0].settings))
+        runs = task.runs(method, out / f"verify-{path.stem}" / file["name"].replace("/", "_"), {})
+        sweep.make(runs, Basic())
+        claimed, again = map(_by_seed, (of_task, rows.scored(task, method, runs)))
         off = np.array([again.get(seed, math.nan) - value for seed, value in claimed.items()])
         low, high = student_interval([off])
         if np.allclose(off, 0, atol=1e-5 * max(map(abs, claimed.values()))):
@@ -76,10 +88,11 @@ def verify(path: Path, out: Path) -> int:
     return int(is_wrong)
 
 
-def _read(path: Path) -> Any:
-    with refused(f"read {path}"):
-        text = path.read_text("utf-8")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
+def _scored(path: Path, every: Iterable[Row]) -> list[Row]:
+    if not (found := [row for row in every if row.seed]):
+        raise SettingsError(f"{path} has no scores yet")
+    return found
+
+
+def _by_seed(of_task: Sequence[Row]) -> dict[str, float]:
+    return {row.seed: float(row.raw) for row in of_task}

@@ -23,11 +23,12 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
 from rl_plasticity import plugins
+from rl_plasticity.configs.written import apart, by_name
 from rl_plasticity.errors import SettingsError, nearest
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Method:
 
     @property
     def by_name(self) -> dict[str, str]:
-        return by_name(self.settings)
+        return as_given(self.settings)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +73,9 @@ class Task:
     """A task of a suite. The arguments are the entries of the suite's file."""
 
     name: str
+    suite: str
+    choosing: str
+    test: str
     asks: str
     command: str
     settings: str
@@ -92,38 +96,15 @@ class Task:
     def own(self, method: Method) -> dict[str, str]:
         """A method's settings and the learning rates, by their names in the task's command."""
         called = CALLED[self.command]
-        own = by_name(shlex.split(self.fresh)) if method.name == FRESH else method.by_name
+        own = as_given(shlex.split(self.fresh)) if method.name == FRESH else method.by_name
         return {called.get(name, name): value for name, value in ({"lr": self.lr} | own).items()}
-
-    def arguments(self, method: Method, seeds: str, chosen: dict[str, str] | None = None) -> list[str]:
-        """The arguments of a method's runs, with every strength and learning rate, or with the `chosen` ones."""
-        own = self.own(method) | (chosen or {})
-        for name in self.varied(method):
-            is_chain = "+" in own.get(name.partition(".")[0], "")
-            if "," in own[name] and name.startswith(SIDE_BY_SIDE) and not is_chain:
-                own[name] = f"[{own[name]}]"
-        found = by_name(shlex.split(self.settings))
-        for condition, more in self.also.items():
-            if condition in own or condition in [f"{name}={value}" for name, value in own.items()]:
-                found |= by_name(shlex.split(more))
-        return [f"{name}={value}" for name, value in (found | own | by_name(shlex.split(seeds))).items()]
 
     def varied(self, method: Method) -> list[str]:
         """The names of the settings that have several values to choose from."""
         return [name for name, value in self.own(method).items() if "," in value and not value.startswith("[")]
 
-
-@dataclass(frozen=True)
-class Suite:
-    """A suite, by its name and version: ``quick-1``."""
-
-    name: str
-    choosing: str
-    test: str
-    tasks: Mapping[str, Task]
-
-    def runs(self, task: Task, method: Method, out: Path, chosen: dict[str, str] | None = None) -> "list[Run]":
-        """The runs of a method on a task that choose, or with what was `chosen` those that are scored.
+    def runs(self, method: Method, out: Path, chosen: dict[str, str] | None = None) -> "list[Run]":
+        """The runs of a method that choose, or with what was `chosen` those that are scored.
 
         Raises:
             SettingsError: a setting is bad.
@@ -131,8 +112,25 @@ class Suite:
         from rl_plasticity.sweeps import sweep
 
         stage, seeds = ("choosing", self.choosing) if chosen is None else ("test", self.test)
-        arguments = [*plugins.as_arguments(plugins.loaded), *task.arguments(method, seeds, chosen)]
-        return sweep.runs(task.makes.kind, [*arguments, f"out={out / task.name / stage}"])
+        own = self.own(method)
+        for name in self.varied(method):
+            if name.startswith(SIDE_BY_SIDE) and "+" not in own.get(name.partition(".")[0], ""):  # not of a chain
+                own[name] = f"[{own[name]}]"
+        own |= chosen or {}
+        found = as_given(shlex.split(self.settings))
+        for condition, more in self.also.items():
+            if condition in [*own, *written(own)]:
+                found |= as_given(shlex.split(more))
+        arguments = written(found | own | as_given(shlex.split(seeds)))
+        plugs = plugins.as_arguments(plugins.loaded)
+        return sweep.runs(self.makes.kind, [*plugs, *arguments, f"out={out / self.name / stage}"])
+
+
+class Suite(NamedTuple):
+    """A suite, by its name and version: ``quick-1``."""
+
+    name: str
+    tasks: dict[str, Task]
 
 
 def load(name: str) -> Suite:
@@ -145,8 +143,8 @@ def load(name: str) -> Suite:
     if not versions:
         raise SettingsError(f"there is no suite {name!r}{nearest(name, NAMES)}")
     tree = yaml.safe_load((FOLDER / f"{versions[-1]}.yaml").read_text("utf-8"))
-    tasks = {task: Task(task, **{**entry, "lr": str(entry["lr"])}) for task, entry in tree.pop("tasks").items()}
-    return Suite(versions[-1], **tree, tasks=tasks)
+    each = tree.pop("tasks").items()
+    return Suite(versions[-1], {task: Task(task, versions[-1], **tree, **entry) for task, entry in each})
 
 
 def published() -> dict[str, Method]:
@@ -155,16 +153,11 @@ def published() -> dict[str, Method]:
     return {name: Method(name, shlex.split(text or "")) for name, text in tree.items()}
 
 
-def by_name(arguments: Iterable[str]) -> dict[str, str]:
-    """The values of settings by name, as they are written.
+def as_given(arguments: Iterable[str]) -> dict[str, str]:
+    """Settings by name, their values as they are written; a setting that is given twice is an error."""
+    return by_name(arguments, apart)
 
-    Raises:
-        SettingsError: a setting is given twice.
-    """
-    found: dict[str, str] = {}
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name in found:
-            raise SettingsError(f"{name} is given twice")
-        found[name] = value
-    return found
+
+def written(settings: Mapping[str, str]) -> list[str]:
+    """Settings as arguments, ``name=value``."""
+    return [f"{name}={value}" for name, value in settings.items()]

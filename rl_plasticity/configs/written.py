@@ -7,7 +7,7 @@ quotes is text. Values between commas are for a sweep.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -29,7 +29,7 @@ def parse(argument: str) -> tuple[str, Any]:
     Raises:
         SettingsError: it cannot be read.
     """
-    name, text = _apart(argument)
+    name, text = apart(argument)
     if name in PATHS:
         return name, None if text == "null" and name == "data.root" else str(expanded(text))
     if RANGE.fullmatch(text) or len(_between_commas(text, argument)) > 1:
@@ -45,7 +45,7 @@ def each(argument: str) -> list[str]:
     Raises:
         SettingsError: the argument cannot be read, or names no value.
     """
-    name, text = _apart(argument)
+    name, text = apart(argument)
     if name in PATHS:
         return [argument]
     values: list[Any] = _between_commas(text, argument)
@@ -70,8 +70,11 @@ def from_python(settings: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def by_name(asked: Asked) -> dict[str, Any]:
+def by_name(asked: Asked, read: Callable[[str], tuple[str, Any]] | None = None) -> dict[str, Any]:
     """The values of settings by name.
+
+    Args:
+        read: returns the name and the value of an argument; by default `parse`.
 
     Raises:
         SettingsError: one cannot be read, or a setting is given twice.
@@ -79,7 +82,7 @@ def by_name(asked: Asked) -> dict[str, Any]:
     if isinstance(asked, Mapping):
         return dict(asked)
     given: dict[str, Any] = {}
-    for name, value in map(parse, asked):
+    for name, value in map(read or parse, asked):
         if name in given:
             raise SettingsError(f"{name} is given twice")
         given[name] = value
@@ -119,7 +122,8 @@ def as_written(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------------------
 
 
-def _apart(argument: str) -> tuple[str, str]:
+def apart(argument: str) -> tuple[str, str]:
+    """The name of a setting and its value as it is written."""
     name, equals, text = argument.partition("=")
     if not equals:
         raise _unreadable(argument)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
 from rl_plasticity.configs import written
-from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, members_of
+from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, called, members_of
 from rl_plasticity.errors import SettingsError, counted, refused, say
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs import branch, naming
@@ -48,17 +48,22 @@ def sweep(command: Command[Any, Any], arguments: Sequence[str]) -> int:
         SettingsError: one of the runs cannot be made. Then none has been started.
     """
     own, of_launcher = launchers.apart(arguments)
-    launcher = launchers.load(of_launcher)
-    return make(command, runs(command.kind, own), launcher)
+    launcher, everything = launchers.load(of_launcher), runs(command.kind, own)
+    check(command, everything)
+    return make(everything, launcher)
 
 
-def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launcher) -> int:
-    """Make these runs, and print the outcome of each; returns and raises as `sweep`."""
-    todo = [run for run in everything if not finished(run.folder)]
+def check(command: Command[Any, Any], everything: Sequence[Run]) -> None:
+    """Raises SettingsError if one of these runs of a command has not ended and cannot be made."""
     # Runs that differ in their seeds alone need one check.
-    methods = [replace(run.settings, seed=0, seeds=1, out="auto") for run in todo]
+    methods = [replace(run.settings, seed=0, seeds=1, out="auto") for run in everything if not finished(run.folder)]
     for settings in (one for i, one in enumerate(methods) if one not in methods[:i]):
         command.check(settings)
+
+
+def make(everything: Sequence[Run], launcher: Launcher) -> int:
+    """Make these runs, and print the outcome of each; returns as `sweep`."""
+    todo = [run for run in everything if not finished(run.folder)]
     if not todo:
         return report(everything, {}, 0)
     threads = launcher.threads(len(todo))
@@ -67,7 +72,7 @@ def make(command: Command[Any, Any], everything: Sequence[Run], launcher: Launch
     with refused(f"write to {folder}"):
         folder.mkdir(parents=True)
     same = (folder, Path.cwd(), threads, tuple(plugins.loaded))
-    jobs = [Job(command.name, run.arguments, run.folder, *same) for run in todo]
+    jobs = [Job(called(type(run.settings)), run.arguments, run.folder, *same) for run in todo]
     where = os.path.relpath(folder)
     print(f"training {len(todo)} of {counted(len(everything), 'run')}; their output goes to {where}", flush=True)
 

@@ -11,9 +11,9 @@ def test_every_published_method_has_settings_that_every_task_of_a_suite_takes(na
     suite = suites.load(name)
     for task in suite.tasks.values():
         for method in suites.published().values():
-            candidates = suite.runs(task, method, tmp_path)
+            candidates = task.runs(method, tmp_path)
             values = {n: v.partition(",")[0] for n, v in task.own(method).items() if n in task.varied(method)}
-            scored = suite.runs(task, method, tmp_path, values)
+            scored = task.runs(method, tmp_path, values)
             assert len(scored) == 1
             seeds = {range(run.settings.seed, run.settings.seed + run.settings.seeds) for run in candidates}
             assert not any({*of_one} & {*range(scored[0].settings.seeds)} for of_one in seeds)
@@ -25,19 +25,22 @@ def test_every_regularizer_and_intervention_of_the_package_is_published():
 
 
 def test_strengths_train_side_by_side_and_learning_rates_apart(tmp_path):
+    def arguments(settings, chosen=None):
+        return {argument for run in task.runs(Method("mine", settings), tmp_path, chosen) for argument in run.arguments}
+
     task = suites.load("quick").tasks["random-labels"]
-    method = Method("mine", ["reg=l2", "reg.coef=1e-4,1e-3", "layer_norm=true"])
-    assert task.varied(method) == ["lr", "reg.coef"]
-    arguments = task.arguments(method, "seeds=2")
-    assert {"reg.coef=[1e-4,1e-3]", "net.layer_norm=true", "seeds=2", f"lr={task.lr}"} <= {*arguments}
-    assert {"reg.coef=1e-3", "lr=1"} <= {*task.arguments(method, "", {"reg.coef": "1e-3", "lr": "1"})}
-    own = task.arguments(Method("mine", ["lr=7", "net.widths=[3,3]"]), "")  # a method's own settings come last
-    assert {"lr=7", "net.widths=[3,3]"} <= {*own}
+    settings = ["reg=l2", "reg.coef=1e-4,1e-3", "layer_norm=true"]
+    assert task.varied(Method("mine", settings)) == ["lr", "reg.coef"]
+    assert {"reg.coef=[1e-4,1e-3]", "net.layer_norm=true", "seeds=2", "lr=1e-3", "lr=3e-3"} <= arguments(settings)
+    assert {"reg.coef=1e-3", "lr=1"} <= arguments(settings, {"reg.coef": "1e-3", "lr": "1"})
+    assert {"lr=7", "net.widths=[3,3]"} <= arguments(["lr=7", "net.widths=[3,3]"])  # a method's own come last
 
 
-def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it():
+def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_path):
+    def arguments(*settings):
+        return task.runs(Method("mine", settings), tmp_path)[0].arguments
+
     task = suites.load("standard").tasks["pendulum-flipped"]
-    by_tasks = "reset.every_tasks=1"
-    assert by_tasks in task.arguments(Method("a", ["reset=head"]), "")
-    assert by_tasks not in task.arguments(Method("b", ["reg=l2"]), "")
-    assert "reset.every_tasks=3" in task.arguments(Method("c", ["reset=head", "reset.every_tasks=3"]), "")
+    assert "reset.every_tasks=1" in arguments("reset=head")
+    assert "reset.every_tasks=1" not in arguments("reg=l2")
+    assert "reset.every_tasks=3" in arguments("reset=head", "reset.every_tasks=3")
