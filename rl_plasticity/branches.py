@@ -51,7 +51,7 @@ def branch_run(folder: RunFolder, d: Diagnose) -> int:
     for name, s in settings.items():
         _require_same(RunFolder(place / name), s)
     done = [name for name in asked if finished(place / name)]
-    announced = f"branching from env step {at} to {at + steps} into {', '.join(asked)}; results in {place}"
+    announced = f"branching from env step {at} to {at + steps}; branches: {', '.join(asked)}; results in {place}"
     print(printable(announced), file=sys.stderr, flush=True)
     made: dict[str, Path] = {}
     for name, arguments in asked.items():

@@ -1,4 +1,4 @@
-"""Says what replaces the command ``live``."""
+"""Say what replaces the removed command ``live``."""
 
 import sys
 

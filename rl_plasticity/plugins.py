@@ -86,7 +86,7 @@ class Choices(UserDict[str, Made]):
     def __setitem__(self, name: str, choice: Made) -> None:
         installed()
         if name in self._given and self._built_in.get(name, choice) is not choice:
-            raise SettingsError(f"the name {name!r} is built in: give your own another one")
+            raise SettingsError(f"the name {name!r} is built in: choose another name for yours")
         _require_free(name, self._given.get(name, choice), choice)
         self._given[name] = choice
 
@@ -100,7 +100,7 @@ def _require_free(name: str, present: Any, choice: Any) -> None:
     theirs, ours = _package(present), _package(choice)
     typed = {"__main__", "builtins"} & {theirs, ours}  # in a session or a notebook, where names are given again
     if theirs != ours and not typed and theirs != "rl_plasticity":
-        raise SettingsError(f"the name {name!r} is that of another plug, {theirs}: give your own another one")
+        raise SettingsError(f"the name {name!r} belongs to another plug, {theirs}: choose another name for yours")
 
 
 def _package(choice: Any) -> str:

@@ -1,4 +1,4 @@
-"""Says what replaces the command ``reproduce``."""
+"""Say what replaces the removed command ``reproduce``."""
 
 import sys
 

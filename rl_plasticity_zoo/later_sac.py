@@ -210,7 +210,7 @@ class LaterSAC(SAC):
         if lr_end is not None:
             if lr_decay_updates == "auto":
                 raise SettingsError(
-                    "lr_end needs lr_decay_updates, a number of updates; only a command knows its run's"
+                    "lr_end needs lr_decay_updates=N: only commands can use auto, the updates of their run"
                 )
             if lr_end > lr or not lr:
                 raise SettingsError(f"lr_end={lr_end:g} must be at most lr={lr:g}, which must be above 0")

@@ -64,7 +64,7 @@ class Rainbow(DQN):
         return value + advantage - advantage.mean(-2, keepdim=True)
 
     def of_act(self, values: Tensor, act: Tensor) -> Tensor:
-        """Those of the actions ``[runs, n, 1]``: ``[runs, n, outputs] -> [runs, n, atoms]``."""
+        """The values, or logits, of the actions ``[runs, n, 1]``: ``[runs, n, outputs] -> [runs, n, atoms]``."""
         return self.each(values).take_along_dim(act.long().unsqueeze(-1), 2).squeeze(2)
 
     def expected(self, values: Tensor) -> Tensor:

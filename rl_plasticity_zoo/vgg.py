@@ -44,7 +44,7 @@ def _vgg16(
     """
     side = side_of(shape)
     if side < 32:
-        raise SettingsError(f"images must have at least 32 pixels a side for VGG-16, got {side}")
+        raise SettingsError(f"images must have at least 32 pixels per side for VGG-16, got {side}")
     features: list[nn.Module] = []
     fan_in = shape[0]
     with one_run("vgg16", seeds):

@@ -283,7 +283,7 @@ def test_what_is_kept_is_not_tried_again_but_added_to_or_replaced(diagnosed, tmp
     assert after["rows"][: len(before["rows"])] == before["rows"]  # that of 40 too, whose checkpoint is gone
     assert [(row["step"], row["data"]) for row in after["rows"][4:]] == [(80, "buffer"), (80, "random")]
     assert of_critic(run, "checkpoint=0", "repeats=3")["settings"]["repeats"] == 3
-    assert "diagnosis.json was made with repeats=2: it is replaced" in capsys.readouterr().err
+    assert "diagnosis.json was made with repeats=2: it will be replaced" in capsys.readouterr().err
 
 
 def test_a_killed_diagnosis_goes_on_and_prints_what_it_knows_at_once(run, diagnosed, tried, monkeypatch, capsys):
@@ -319,12 +319,12 @@ def test_a_file_that_cannot_be_read_is_made_anew(change, run, diagnosed, capsys)
     before = (diagnosed / "diagnosis.json").read_text()
     (run / "diagnosis.json").write_text(change(before))
     assert of_critic(run) == json.loads(before)
-    assert "diagnosis.json cannot be read: it is replaced" in capsys.readouterr().err
+    assert "diagnosis.json cannot be read: it will be replaced" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "names"), [
     (["results/none"], ["results/none"]),
-    (["{pendulum.parent}"], ["{pendulum.parent}", "holds some: "]),
+    (["{pendulum.parent}"], ["{pendulum.parent}", "contains some: "]),
     (["{pendulum}", "repeats=1"], ["repeats", "1"]),
     (["{pendulum}", "checkpoint=7"], ["7", "0"]),
     (["{pendulum}", "network=critc"], ["critc", "critic"]),

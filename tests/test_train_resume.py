@@ -123,7 +123,7 @@ def test_a_folder_whose_name_holds_settings_can_be_resumed_as_the_message_says(t
     line = refused(lambda: command.prepare(given), "resume=")
     advice = re.search(r"resume=.*?(?= or choose)", line)[0]
     assert command.prepare([advice])[0].folder.path == folder
-    refused(lambda: command.prepare(["resume=results"]), "no run's folder", f"holds some: {folder}")
+    refused(lambda: command.prepare(["resume=results"]), "not a run's folder", f"contains some: {folder}")
 
 
 EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=15", "reset=periodic", "reset.every_updates=9", "reg=swr", "seeds=2"]

@@ -1,4 +1,4 @@
-"""What the commands need of an agent, and what an agent and its environments hand each other."""
+"""The interface of agents: what the commands need of them, and what they and their environments exchange."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ Losses = Mapping[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]]
 
 
 class Agent(Restartable, Protocol):
-    """What `rl_plasticity.train`, `evaluate` and `watch` need of an agent: that of all runs, in one module.
+    """The agents of all runs in one module, as `rl_plasticity.train`, `evaluate` and `watch` need them.
 
     Every tensor has a leading axis ``[runs, ...]``, and no run influences another. A class of agents is called as
     ``kind(obs_dim, act_dim, seeds, make_regularizer, device=..., **settings)`` and stands in `AGENTS` by its name; its
@@ -56,7 +56,7 @@ class Agent(Restartable, Protocol):
         ...
 
     def noise(self, updates: int, batch_size: int) -> Tensor:
-        """All random numbers that so many calls of `update` take: ``[updates, ...]``.
+        """All random numbers that this number of calls of `update` takes: ``[updates, ...]``.
 
         The draws of `streams` are ``[runs, updates, ...]``, and `update` gets one element of what this returns. So move
         the runs behind the updates: ``self.streams.normal(updates, batch_size, 3).movedim(0, 1)``.
@@ -72,11 +72,11 @@ class Agent(Restartable, Protocol):
         ...
 
     def value(self, obs: Tensor, act: Tensor) -> Tensor:
-        """What the critic expects of the discounted rewards to come, ``[runs, n]``."""
+        """The critic's estimate of the discounted return, ``[runs, n]``."""
         ...
 
     def inputs(self, batch: Batch) -> Inputs:
-        """What each of the `learners`' networks reads of a batch."""
+        """The inputs of each of the `learners`' networks in a batch."""
         ...
 
     def example_losses(self, batch: Batch, noise: Tensor) -> Losses:
@@ -88,15 +88,15 @@ class Agent(Restartable, Protocol):
         ...
 
     def parameters(self) -> Any:
-        """All parameters."""
+        """All parameters of all networks."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a run needs to go on."""
+        """Everything that a run needs to continue."""
         ...
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """Go on from there."""
+        """Restore that state, to continue from it."""
         ...
 
 

@@ -173,7 +173,7 @@ class ReplayBuffer:
         return {**self.position(), **self.since(0)}
 
     def position(self) -> dict[str, Any]:
-        """The part of the state that is no transition."""
+        """The part of the state without the transitions."""
         return {"added": self.added, "size": self.size, "newest_obs": self.obs[:, self.head].clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ def play(
     before_step: Callable[[int], object] = lambda done: None,
     after_step: AfterStep = lambda obs, act, step, counts: None,
 ) -> NDArray[np.float64]:
-    """Play episodes of each run's policy; nothing of the agent changes.
+    """Play episodes of each run's policy; the agent does not change.
 
     Args:
         envs: environments of the chosen runs, for each run one or several side by side, a divisor of `episodes`.

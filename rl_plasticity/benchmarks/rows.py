@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 def read(path: Path) -> list[Row]:
-    """The rows of a file; none if there is none."""
+    """The rows of a file; none if there is no file."""
     with refused(f"read {path}"):
         text = path.read_text("utf-8") if path.exists() else ""
     return [Row(**row) for row in csv.DictReader(io.StringIO(text))]

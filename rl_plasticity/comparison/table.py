@@ -129,7 +129,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The same in the words of a paper, for figures and papers' tables."""
+        """The group's label in the words of a paper, for figures and papers' tables."""
         return f"{self.group.name}*" if self.unfinished else self.group.name
 
 
@@ -337,7 +337,7 @@ def summarize(
     rows = [Row(c, g, len(groups) - 1) for g in groups]
     warnings += [f"* {r.group.label} is unfinished: {folder}" for r in rows for folder in dict.fromkeys(r.unfinished)]
     if few := [row.label for row in rows if row.seeds < FEW]:
-        warnings.append(f"groups with fewer than {FEW} seeds have no intervals but those of gaps: {', '.join(few)}")
+        warnings.append(f"groups with fewer than {FEW} seeds have intervals only for gaps: {', '.join(few)}")
     for row in rows:
         if row.diverged:
             said = f"{metric} is not finite at the end of {counted(row.diverged, 'run')}"

@@ -100,7 +100,9 @@ def load_saved(kind: type[Settings], saved: Mapping[str, Any]) -> Settings:
     values = dict(flat_values(saved))
     for group in GROUPS[kind]:
         if f"{group}.name" not in values:
-            raise SettingsError(f"{group}.name is missing: these are not settings of rl_plasticity.{called(kind)}")
+            raise SettingsError(
+                f"{group}.name is missing: these are not the settings of a run of rl_plasticity.{called(kind)}"
+            )
     names = {group: values.pop(f"{group}.name") for group in GROUPS[kind]}
     declared = declared_by(kind, names, values)
     went = {n for n, v in values.items() if did_nothing(n, v) and not (n in declared and declared[n].accepts(v))}

@@ -96,7 +96,7 @@ def recent_and_old(share: Tensor, size: int) -> Tensor:
 
 
 def better_actions(value: Callable[[Tensor], Tensor], act: Tensor) -> Tensor:
-    """The actions in [-1, 1] of which a critic thinks most, of those found uphill from `act` and from random ones.
+    """The actions in [-1, 1] that a critic values most, of those found uphill from `act` and from random ones.
 
     Args:
         value: the values ``[*runs, n]`` of actions ``[*runs, n, act_dim]`` in as many states.
@@ -188,7 +188,7 @@ def of_model(model: Any, env: Any = None) -> dict[str, Network]:
     name = next((name for name in ("critic", "q_net", "quantile_net") if hasattr(model, name)), None)
     if name is None:
         raise SettingsError(
-            f"{type(model).__name__} is none of {KNOWN}: diagnose(net, obs, optimizer=...) for each net"
+            f"{type(model).__name__} is none of {KNOWN}: use diagnose(net, obs, optimizer=...) for each network"
         )
     with random_states_kept(model.policy.parameters()), torch.no_grad(), Sharing():  # noise may have a gradient
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Other reasons than lost plasticity why a network does not learn. Each check returns one sentence, or none."""
+"""Reasons other than lost plasticity why a network does not learn. Each check returns one sentence, or none."""
 
 import math
 from collections.abc import Sequence
@@ -137,7 +137,7 @@ def _reason(batch: Sequence[Any], axis: int) -> str:
 
 
 def of_updates(trials: Trials) -> tuple[list[str], bool]:
-    """What the first updates of a copy show that learns as the network is trained: what does not move, and why not.
+    """What the first updates of a copy, which learns as the network is trained, show: what does not move, and why.
 
     Also whether anything moves, or could with the user's loss.
     """

@@ -38,11 +38,11 @@ class Judge:
     run: int
 
     def of(self, values: Tensor) -> Estimate:
-        """This run of ``[repeats, runs]``."""
+        """The estimate for this run, from values ``[repeats, runs]``."""
         return Estimate.of(values[:, self.run].tolist())
 
     def as_trained(self, arm: str = AS_IT_IS) -> Estimate:
-        """What an arm learned at the first rate, of what a fresh network learned at that rate."""
+        """What an arm learned at the first rate, as a share of what a fresh network learned at that rate."""
         return self.of(self.trials.score(arm, 1.0, self.trials.at(AS_IT_IS)))
 
     def may_catch_up(self) -> bool:

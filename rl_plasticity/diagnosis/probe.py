@@ -79,7 +79,7 @@ def measure(
     probe = Probe(net.net if isinstance(net, Learner) else net, example)
     values, relative = probe.measure(loss, targets), ("distance", "moved", "representation_change")
     left_out = probe.left_out(values, loss is not None)
-    left_out |= dict.fromkeys(relative, "it is relative to an earlier time, which a Probe remembers")
+    left_out |= dict.fromkeys(relative, "it is relative to an earlier time: use a Probe, which remembers that")
     if reason := left_out.get("dormant") or probe.not_looked_into:
         warn(f"measure has no metrics of all hidden units: {reason}")
     return Measured({name: value for name, value in values.items() if name not in relative}, left_out)
@@ -237,7 +237,7 @@ class Probe(nn.Module):
         shapes = [[*x.shape] for x in tensors_in([self._inputs, wanted])]
         if len({shape[k] if len(shape) > k else None for shape in shapes}) > 1:
             got = ", ".join(map(str, shapes))
-            raise ValueError(f"example and targets must have as many examples each, in axis {k}: got {got}")
+            raise ValueError(f"example and targets must have equally many examples, in axis {k}: got {got}")
         first = with_tensors([self._inputs, wanted], lambda x: x.narrow(k, 0, min(GRADIENTS, x.shape[k])))
         (positional, named), some_targets = first
         try:

@@ -146,7 +146,7 @@ class Bank:
         shapes = [[*x.shape] for x in tensors_in(values)]
         sizes = {shape[self.axis] if len(shape) > self.axis else 0 for shape in shapes}
         if len(sizes) != 1 or 0 in sizes:
-            raise SettingsError(f"inputs must be tensors of as many examples each, in axis {self.axis}, got {shapes}")
+            raise SettingsError(f"inputs must be tensors of equally many examples, in axis {self.axis}, got {shapes}")
         return sizes.pop()
 
     def batches(self, seed: int, *values: Any) -> Batches:
@@ -293,12 +293,12 @@ class TaskSource:
         """
         if batches is None:
             if inputs is None:
-                raise SettingsError("give inputs to draw targets for, or batches= and loss=, your next task")
+                raise SettingsError("give inputs to draw targets for, or your next task as batches= and loss=")
             if (loss is None) != (targets is None):
                 raise SettingsError("loss= and targets= of the inputs go together; or give loss= and batches=")
             return cls(Bank(inputs, ()), None if loss is None else (loss, targets))
         if inputs is not None or targets is not None:
-            raise SettingsError("batches= stands in place of inputs and targets=: leave them out")
+            raise SettingsError("batches= replaces inputs and targets=: leave these out")
         if loss is None:
             raise SettingsError("batches= needs loss=, a function of output and targets")
         one = isinstance(batches, tuple) and all(isinstance(x, Tensor) for x in batches)
@@ -307,7 +307,7 @@ class TaskSource:
         return cls(None, (loss, [batch if isinstance(batch, tuple | list) else [batch] for batch in batches]))
 
     def whole(self, net: nn.Module) -> "TaskSource":
-        """The same with as many inputs as `net` can learn targets for."""
+        """This source, with as many inputs as `net` can learn targets for."""
         if self.bank is None:
             return self
         outputs = outputs_of(net, self.bank)[1].shape[-1]

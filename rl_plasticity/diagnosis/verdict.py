@@ -81,7 +81,7 @@ def diagnose(
     - ``something else``: it learns with a fresh optimizer in float32, but less than half as much as it is trained; no
       update changes it; or it or any network cannot learn these data, and nothing was tried. `causes` has the findings;
     - ``not detectable``: the interval contains 0.9; or the network is behind but still catches up at the end; or a
-      fresh network hardly learns either. `smallest_gap` is the smallest gap that so many repeats would have shown.
+      fresh network hardly learns either. `smallest_gap` is the smallest gap that these repeats would have shown.
 
     The network, its optimizer, modes, gradients and all global random states do not change. Copies learn without an
     attached regularizer.

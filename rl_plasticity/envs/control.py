@@ -38,7 +38,7 @@ NOT_FOR_RUNS = ("Autoreset", "HumanRendering", "NormalizeObservation", "Normaliz
 
 
 class Control(gym.Wrapper[Floats, Floats, Any, Any]):
-    """Float32 flat observations, actions in [-1, 1] or the index of one, and episodes that can be saved and replayed.
+    """An environment with flat float32 observations, actions in [-1, 1] or an index, and episodes that can be replayed.
 
     Observations of whole numbers are divided by the largest, so they are in [0, 1] (see `Spaces`).
 
@@ -98,7 +98,7 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             notes.append(f"actions in [-1, 1] are rescaled to {kind}[{low:g}, {high:g}]{unusual}")
         if any(isinstance(env, Cap) for env in self.envs):
             notes.append(
-                f"without a limit of its own, an episode ends after {LONGEST} steps, or env.max_episode_steps=N"
+                f"episodes have no limit of their own and end after {LONGEST} steps, or env.max_episode_steps=N"
             )
         return notes
 
@@ -334,7 +334,9 @@ def wrapper_class(word: str) -> Any:
     if name not in kinds:
         raise SettingsError(f"env.wrappers: unknown {word!r}{nearest(name, kinds)}")
     if kinds[name].__name__ in NOT_FOR_RUNS:
-        raise SettingsError(f"env.wrappers: {name} keeps what no checkpoint holds, or shows or writes pictures")
+        raise SettingsError(
+            f"env.wrappers: {name} is refused: it keeps what no checkpoint holds, or shows or writes pictures"
+        )
     return kinds[name]
 
 

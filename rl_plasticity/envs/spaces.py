@@ -48,7 +48,9 @@ def size_of(env: Env) -> int:
             keys = f"env.kwargs.FilterObservation.filter_keys=[{','.join(sorted(others))}]"
             helps = f"leave it out, env.wrappers=[gymnasium.wrappers:FilterObservation] {keys}"
         where = "".join(f"[{key!r}]" for key in bad[0])
-        raise ValueError(f"{name_of(env)}: its observation{where}, {parts[bad[0]]}, is no vector of numbers; {helps}")
+        raise ValueError(
+            f"{name_of(env)}: its observation{where}, {parts[bad[0]]}, is not a vector of numbers; {helps}"
+        )
     sizes = [spaces.flatdim(part) for part in parts.values()]
     size = spaces.flatdim(space) if all(sizes) else 0
     if not 0 < size <= MOST:

@@ -279,7 +279,7 @@ def _target(
             kind = type(target).__name__
             raise SettingsError(f"an intervention changes a network, a Learner or an agent, got {kind}")
         if inputs is not None:
-            raise SettingsError("inputs is for a Learner or an agent: pass a plain network's as example=")
+            raise SettingsError("inputs is for a Learner or an agent: pass those of a plain network as example=")
         net = PlainNet(target, **plain)
         return Target({"net": Part("net", net, net.followers, example)}, net.restart_)
     if superfluous := [*plain] + ["example"] * (example is not None):

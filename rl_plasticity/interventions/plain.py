@@ -145,7 +145,7 @@ def reinitialized(net: nn.Module, names: set[str] | None = None) -> nn.Module:
             must be new is reset by no module or shared by several.
     """
     if runs_of(net):
-        raise SettingsError("the runs of a stacked network start from seeds: pass make=, which returns a new one")
+        raise SettingsError("the runs of a stacked network start from seeds: pass make=, which returns a new network")
     try:
         with Sharing():
             copied = copy.deepcopy(net)
@@ -154,9 +154,7 @@ def reinitialized(net: nn.Module, names: set[str] | None = None) -> nn.Module:
                 parameter.fill_(math.nan)  # parameters that are still NaN afterwards were not reset
         reset = {name for name, module in _children_first(copied) if _reset_(module)}
     except Exception as error:  # a module's own code may raise anything
-        raise SettingsError(
-            f"no new weights without make=, which returns a new network: {first_line(error)}"
-        ) from error
+        raise SettingsError(f"new weights need make=, which returns a new network: {first_line(error)}") from error
 
     def missing(name: str, why: str) -> SettingsError:
         return SettingsError(f"{name!r} {why}: pass make=, which returns a new network")

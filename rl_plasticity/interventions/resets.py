@@ -361,6 +361,6 @@ class LearningRateDecay(Intervention):
 
     def _apply_(self, target: Target, runs: Tensor | None) -> None:
         if runs is not None:
-            raise ValueError("a learning rate is shared by all runs; it cannot decay for some")
+            raise ValueError("all runs share a learning rate: it cannot decay for only some of them")
         for part in target.parts.values():
             part.learner.scale_lr_(self.factor, self.rebase)

@@ -127,7 +127,7 @@ class Attached:
         self._attach(regularizer, whole, net, called)
 
     def _attach(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
-        """Begin, or begin anew, with optimizers that may be wrapped."""
+        """Begin, or begin again, with optimizers that may be wrapped."""
         optimizers = listed(whole, net)
         _check_optimizers(optimizers, net)
         _check_fit(regularizer, optimizers, whole, net)
@@ -177,7 +177,7 @@ class Attached:
         optimizer: Optimizers | None = None,
         **reading: Any,
     ) -> None:
-        """Go on with a network that has got new, larger or replaced layers, or with a new optimizer::
+        """Continue with a network that has new, larger or replaced layers, or with a new optimizer::
 
             net.head = larger(net.head)
             optimizer = Adam(net.parameters())
@@ -582,7 +582,7 @@ def _check_fit(
     if regularizer.looks_at_data and (why := without_forward(net)):
         raise SettingsError(f"{kind} looks at data, and {why}")
     if regularizer.uses_loss:
-        raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, as 0.1")
+        raise SettingsError(f"{kind} follows the loss, which an optimizer does not see: pass coef=, such as 0.1")
     _check_one_process(regularizer)
     if any(method.reads for method in methods) and (shared := shared_with(net)):
         warn(

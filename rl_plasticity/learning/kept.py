@@ -1,4 +1,4 @@
-"""What an optimizer keeps of the weights it trains, found by trial: one of its kind trains a small parameter."""
+"""What an optimizer keeps of the weights it trains. A trial shows it: an optimizer like it trains a parameter."""
 
 import inspect
 import math
@@ -60,7 +60,7 @@ def kept(optimizer: Any, parameter: Tensor) -> Kept | None:
 
 
 def undoing(optimizers: Sequence[Any], net: nn.Module) -> str | None:
-    """The name of an optimizer that brings back weights of `net` that somebody else changes; None if none does."""
+    """The name of an optimizer that brings back weights of `net` that other code changes, or None."""
     for optimizer in optimizers:
         for parameter in net.parameters():
             if (known := kept(optimizer, parameter)) is not None and known.undoes:

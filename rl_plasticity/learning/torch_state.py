@@ -90,7 +90,7 @@ class TorchState:
         for optimizer in self.whole:
             known = kept(optimizer, parameter)
             if known is not None and not known.follows:
-                raise _unknown(optimizer, name, "moves weights that somebody else changes,")
+                raise _unknown(optimizer, name, "moves weights that other code changes,")
             for key, value in states_of(optimizer, parameter).items():
                 yield optimizer, key, value, known.kinds.get(key) if known else None
 

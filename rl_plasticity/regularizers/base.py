@@ -224,7 +224,7 @@ class Regularizer(nn.Module):
         self._take_(_own_state(fresh), runs, only)
 
     def grown(self, net: nn.Module, new: Iterable[str] = (), **reading: Any) -> "Regularizer":
-        """A regularizer like this one for a network that has got new or larger layers since this one was made::
+        """A regularizer like this one for a network that has new or larger layers since this one was made::
 
             net.head = Larger(net.head)
             regularizer = regularizer.grown(net)
@@ -469,7 +469,7 @@ class Regularizer(nn.Module):
         names = [*dict.fromkeys(name for layer in self.layers for name in _names(layer, net, of) if name)]
         if of == "hidden_weights":
             names = [name for name in names if name not in self.structure.of_heads]
-        self._require(names, f"trainable parameter that of={of} means")
+        self._require(names, f"trainable parameter that of={of} selects")
         least_axes = 1 if of in ("heads", "biases", "norms", "kernels_and_gains") else 2
         self.structure.check_bare(type(self).__name__, net, (), least_axes)
         return names
@@ -506,7 +506,9 @@ class Regularizer(nn.Module):
             self._require_unchanged(net)
         for name in self.frozen:
             if is_trained(net, name):
-                raise RuntimeError(f"{name} was frozen when the regularizer was made and is not now: make it again")
+                raise RuntimeError(
+                    f"{name} was frozen when the regularizer was made and is not frozen now: make a new regularizer"
+                )
         return [
             part.trained(net) if isinstance(part, Layer) else part
             for part in self.acts_on
@@ -524,7 +526,7 @@ class Regularizer(nn.Module):
     def change_of(self, net: nn.Module, name: str) -> str:
         """What has become of the parameter called `name` since the regularizer was made; empty if it is there still."""
         if not is_parameter(net, name):  # removed, or computed from others now
-            return f"{name!r} is no parameter any more"
+            return f"{name!r} is no longer a parameter"
         was, now = self.shapes.get(name), lookup(net, name).shape[len(self.runs) :]
         return "" if was in (now, None) else f"{name!r} is {[*now]}, was {[*was]}"
 

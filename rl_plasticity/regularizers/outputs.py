@@ -101,7 +101,7 @@ class Churn(Regularizer):
         if self.uses_loss and not self.prepared:
             if self.awaits_loss:
                 raise RuntimeError(
-                    "churn without coef follows the loss and has not seen the last update's: call "
+                    "churn without coef follows the loss, but was not given the last update's: call "
                     "regularizer.observe_loss_(net, loss) after penalty, or pass coef="
                 )
             self.awaits_loss = True

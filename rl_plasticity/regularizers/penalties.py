@@ -158,7 +158,7 @@ class EWC(Regularizer):
     def observe_(self, net: nn.Module, gradients: Mapping[str, Tensor]) -> None:
         if not any(name in gradients for name in self.names):
             raise RuntimeError(
-                f"ewc was given the gradient of no parameter of its network, {self.names[0]!r} and so on: got "
+                f"ewc was given no gradient of its network's parameters ({self.names[0]!r}, for example): got "
                 f"{in_short(map(repr, gradients)) or 'nothing'}"
             )
         for name in self._now(net):
@@ -227,7 +227,7 @@ class Spectral(Regularizer):
             if layer.role == "embedding" and (term := float(self.coef.max()) * (sigma1**k - 1) ** 2) > 1:
                 warn(
                     f"spectral starts with a penalty of {term:.3g} for {layer.key} (sigma1 {sigma1:.3g}), which may "
-                    f"outweigh the loss: pass roles={{{layer.key!r}: 'ignore'}}, or start with smaller numbers"
+                    f"outweigh the loss: pass roles={{{layer.key!r}: 'ignore'}}, or start with smaller weights"
                 )
 
     def _converge(self, key: str, matrix: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ class SoftWeightRescaling(Regularizer):
     ) -> None:
         super().__init__(net, coef)
         if (scope, accumulate) == ("preserving", "paper"):
-            raise SettingsError("scope=preserving needs accumulate=exact: the printed rule changes the function")
+            raise SettingsError("scope=preserving needs accumulate=exact: accumulate=paper changes the function")
         of_classifier = coef if coef_classifier is None else coef_classifier
         self.register_buffer("coef_classifier", self._strength("coef_classifier", of_classifier, net))
         self.scope, self.accumulate = scope, accumulate
@@ -103,7 +103,7 @@ class SoftWeightRescaling(Regularizer):
         if inexact and self.scope == "preserving":
             raise ValueError(
                 "scope=preserving needs a network without branches and shared weights whose activations are positively "
-                f"homogeneous (ReLU, leaky ReLU, identity); not so at {in_short(inexact)}"
+                f"homogeneous (ReLU, leaky ReLU, identity); this fails at {in_short(inexact)}"
             )
         if inexact:
             warn(f"swr keeps f' = C f only approximately at {in_short(inexact)}")
@@ -143,7 +143,7 @@ class SoftWeightRescaling(Regularizer):
         after = outputs(net, example, grown, batch_statistics=True)
         off = max((moved_by(*pair) for pair in zip(after or (), before or (), strict=True)), default=0.0)
         if off > 1e-3:
-            raise ValueError(f"scope=preserving would change the function: on the example by {off:.1%}")
+            raise ValueError(f"scope=preserving would change the function, on the example by {off:.1%}")
 
     def capture(self, layer: Layer, net: nn.Module) -> Mapping[str, Tensor]:
         return {"norm": _norm(layer, net)} if _has_norm(layer) else {}

@@ -1,1 +1,1 @@
-"""One run's folder and life."""
+"""The folder of a run, and its life from start to end."""

@@ -113,14 +113,16 @@ def load(folder: Path, step: int | None = None, *, whole: bool = True) -> dict[s
     with refused(f"read {folder}"):
         paths = saved_steps(folder)
     if step not in (None, *paths) or not paths:
-        raise SettingsError(f"no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths)) or 'none'})")
+        raise SettingsError(
+            f"there is no checkpoint of step {step} in {folder} (valid: {', '.join(map(str, paths)) or 'none'})"
+        )
     problems: list[str] = []
     newest = [*paths.values()][:-3:-1]  # not that of step 0, which is kept beside them to be looked at
     for path in newest if step is None else [paths[step]]:
         try:
             state = _read(path)
             if state.get("format") not in (READ_TOO, FORMAT)[whole:]:
-                raise SettingsError(f"{path} is of version {state.get('version')}, this is {__version__}")
+                raise SettingsError(f"version {state.get('version')} wrote {path}, and this is version {__version__}")
             if whole:
                 chunks = [_read(checkpoint_path(folder, *chunk)) for chunk in state["chunks"]]
                 state["table"] = {n: torch.cat([chunk[n] for chunk in chunks]) for n in chunks[0]} if chunks else {}

@@ -272,7 +272,7 @@ def _require_free(path: Path) -> None:
     """Raises SettingsError if something is there already."""
     with refused(f"read {path}"):
         if not naming.is_free(path):
-            raise SettingsError(f"{path} exists already; continue that run with resume={path}, or choose another out=")
+            raise SettingsError(f"{path} exists already; continue that run with resume={path} or choose another out=")
 
 
 def _locked(folder: RunFolder) -> FileLock:

@@ -77,11 +77,11 @@ class Kept:
         try:
             rows, theirs = _content(path)
         except SettingsError:  # another version wrote it, for example
-            say(f"{path} cannot be read: it is replaced")
+            say(f"{path} cannot be read: it will be replaced")
             rows, theirs = [], settings
         other = [f"{name}={theirs.get(name)}" for name, value in settings.items() if theirs.get(name) != value]
         if rows and other:
-            say(f"{path} was made with {', '.join(other)}: it is replaced")
+            say(f"{path} was made with {', '.join(other)}: it will be replaced")
             rows = []
         self.found: dict[Item, list[Diagnosis]] = {}
         for row in rows:
@@ -95,4 +95,4 @@ class Kept:
         try:
             write_text(self.path, json.dumps(content, indent=1) + "\n")
         except OSError as error:
-            say(f"{self.path} cannot be written, so this is not kept: {error.strerror or error}")
+            say(f"{self.path} cannot be written, and the results are not kept: {error.strerror or error}")

@@ -83,7 +83,7 @@ def read_json(path: Path, parse: Callable[[Any], T], missing: T) -> T:
         try:
             return parse(json.loads(text))
         except Exception as error:  # whatever the file holds
-            raise SettingsError(f"{path} is damaged; put it back as it was, or move it away") from error
+            raise SettingsError(f"{path} is damaged: restore it, or move it away") from error
     return missing
 
 

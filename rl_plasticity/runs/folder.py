@@ -210,7 +210,7 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
     found: dict[Path, RunFolder] = {}
     for place in places:
         if not os.fspath(place):
-            raise SettingsError("a folder's name is empty")
+            raise SettingsError("the name of a folder is empty")
         path = expanded(place)
         matches = [path] if exists(path) else [Path(match) for match in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not matches:
@@ -218,7 +218,9 @@ def find(places: Iterable[str | os.PathLike[str]]) -> list[RunFolder]:
         with refused(f"search {place}"):
             runs = [run for match in matches for run in ([match] if RunFolder(match).is_run() else runs_below(match))]
         if not runs:
-            raise SettingsError(f"{place} is no run's folder (config.yaml, metrics.csv) and there is none below it")
+            raise SettingsError(
+                f"{place} is not a run's folder (with config.yaml, metrics.csv), and there is none below it"
+            )
         for run in runs:
             found.setdefault(run.resolve(), RunFolder(run))
     return [*found.values()]

@@ -33,7 +33,7 @@ def make_agent(s: Train, plan: Plan, spaces: Spaces) -> Agent:
     if getattr(kind, "takes_discrete_actions", False) is not is_discrete:
         needed, fitting = ("discrete", "dqn") if is_discrete else ("continuous", "sac")
         raise SettingsError(
-            f"env={s.env.name} has {needed} actions, agent={s.agent.name} takes others: try agent={fitting}"
+            f"env={s.env.name} has {needed} actions, which agent={s.agent.name} does not take: try agent={fitting}"
         )
     sizes = (spaces.obs_shape, spaces.num_actions) if is_discrete else (spaces.obs_dim, spaces.act_dim)
     settings = dict(s.agent.settings)

@@ -60,7 +60,7 @@ class RunName(NamedTuple):
             name = cls(tuple((key, value) for key, _, value in pairs), int(seed))
             if str(name) == text:
                 return name
-        raise SettingsError(f"run {text!r} is no seed and no 'name=value ... seed=N'")
+        raise SettingsError(f"run {text!r} is neither a seed nor 'name=value ... seed=N'")
 
 
 class MetricName(NamedTuple):

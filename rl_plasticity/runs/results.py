@@ -145,8 +145,8 @@ def require_as_saved(folder: RunFolder, saved: Mapping[str, Any]) -> None:
             there, end = os.fstat(file.fileno()).st_size, _end(file.fileno(), size)
         if there < size or end != saved["ends"][path.name]:
             raise SettingsError(
-                f"{path} ({there} bytes) does not hold the rows that it held at the checkpoint ({size} bytes); put it "
-                "back as it was, or train anew in another folder (out=)"
+                f"{path} ({there} bytes) no longer holds the rows of the checkpoint ({size} bytes); restore it, or "
+                "train again in another folder (out=)"
             )
 
 

@@ -181,7 +181,7 @@ class Session(Generic[S]):
 
     @property
     def when(self) -> str:
-        """The same in words, for messages: ``at env step 300``."""
+        """That step in words, for messages: ``at env step 300``."""
         return f"at env step {self.axis}" if self.unit == "env steps" else f"after {counted(self.axis, 'update')}"
 
     def goes_on(self) -> bool:

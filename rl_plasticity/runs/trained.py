@@ -155,7 +155,7 @@ def saved_settings(kind: type[S], folder: RunFolder) -> S:
     if not folder.config.is_file() and not folder.path.is_dir():
         raise no_folder(folder.path)
     if not folder.is_run() and (below := runs_below(folder.path)):
-        raise SettingsError(f"{folder} is no run's folder, but holds some: {', '.join(map(str, below[:3]))}")
+        raise SettingsError(f"{folder} is not a run's folder, but contains some: {', '.join(map(str, below[:3]))}")
     if folder.config.is_file() and (plugs := plugins.missing(folder.plugins)):
         raise SettingsError(f"{folder}: {plugs}")
     try:

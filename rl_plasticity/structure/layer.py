@@ -89,7 +89,7 @@ class Layer:
 
     @property
     def parameter_names(self) -> list[str]:
-        """Of its weight and bias, where it has them."""
+        """The names of its weight and bias, where it has them."""
         return [name for name in (self.weight_name, self.bias_name) if name is not None]
 
     def tensors(self, net: nn.Module) -> list[Tensor]:

@@ -39,7 +39,7 @@ class HiddenLayer:
 
     @property
     def name(self) -> str:
-        """In the log: the activation's, with the number of the call where it is not the first."""
+        """Its name in the log: the activation's, with the number of the call if that is not the first."""
         return self.activation + (f".{self.call}" if self.call else "")
 
     def by_unit(self, activation: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class Operation:
 
     @cached_property
     def values(self) -> list[Value]:
-        """The operands that are none."""
+        """The operands that are not parameters."""
         return [a for a in self.operands if a.weight is None]
 
     @cached_property
@@ -312,7 +312,7 @@ class Walk:
         return next((value for value in found if value is not None), None) or self._undecided(op)
 
     def _noise(self, op: Operation) -> Value | None:
-        """A parameter times fixed noise, say: there is no data."""
+        """An operation without data, such as a parameter times fixed noise."""
         if op.data.sources or op.name == "embedding":
             return None
         return Value(parameters=op.data.parameters.union(w.name for w in op.weights))

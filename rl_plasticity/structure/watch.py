@@ -29,7 +29,7 @@ def watch(net: nn.Module, walk: Walk, example: Example) -> str | None:
 
 
 def watched_call(net: nn.Module, walk: Walk, example: Example, *, gradients: bool = True) -> "Watch":
-    """The same, with the outputs of all activations. The network and random states do not change.
+    """As `watch`, with the outputs of all activations. The network and random states do not change.
 
     Args:
         gradients: whether the call has gradients. Without them some modules of torch take a short cut past their own
@@ -107,11 +107,11 @@ class Watch(TorchFunctionMode):
         return result
 
     def enter(self, *_: Any) -> None:
-        """Before a layer's forward."""
+        """Note that a layer's forward begins."""
         self._inside += 1
 
     def leave(self, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """After it."""
+        """Note that a layer's forward has ended."""
         self._inside -= 1
         if not self._inside:
             values = [self._value(t) for t in tensors_in([args, kwargs])]
@@ -122,13 +122,13 @@ class Watch(TorchFunctionMode):
             )
 
     def give(self, tensors: Sequence[Tensor], value: Value) -> None:
-        """These tensors come from there."""
+        """Note where these tensors come from."""
         for tensor in tensors:
             self._values[id(tensor)] = value
         self._kept += tensors
 
     def ended(self, output: Any) -> None:
-        """The network returned this."""
+        """Note what the network returned."""
         self.walk.returned = [self._values.get(id(t), Value()) for t in tensors_in(output)]
 
     def _note(self, made: Sequence[Tensor], step: Callable[[], Value]) -> None:

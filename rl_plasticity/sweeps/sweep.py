@@ -31,7 +31,7 @@ S = TypeVar("S", Train, Supervised)
 
 
 class Run(NamedTuple):
-    """One combination."""
+    """One run of a sweep: a combination of settings."""
 
     arguments: tuple[str, ...]
     settings: Train | Supervised

@@ -201,7 +201,7 @@ def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor)
     if count == 0:
         raise DataError(
             f"{sequence.name} needs every class in the {split} images of {sequence.data.name}, "
-            f"and class {int(counts.argmin())} has none: take more images"
+            f"and class {int(counts.argmin())} has none: use more images"
         )
     rows = [(y == c).nonzero()[:count, 0] for c in chosen.tolist()]
     return torch.cat(rows), torch.arange(len(chosen)).repeat_interleave(count)

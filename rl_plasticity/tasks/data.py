@@ -326,7 +326,7 @@ def checked(
         raise DataError(f"{where}: images are {times(x.shape[1:])} (channels, height, width), expected {expected}")
     if y.shape != x.shape[:1] or not len(y):
         raise DataError(
-            f"{where}: {counted(len(x), 'image')} and {times(y.shape)} labels, expected as many, and at least one"
+            f"{where}: {counted(len(x), 'image')} and {times(y.shape)} labels, expected equally many, and at least one"
         )
     if y.is_floating_point() or y.min() < 0 or y.max() >= num_classes:
         raise DataError(f"{where}: labels from {y.min()} to {y.max()}, expected integers from 0 to {num_classes - 1}")

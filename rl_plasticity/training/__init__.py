@@ -1,1 +1,1 @@
-"""What the loops of the two commands ask to do its part after each update and step."""
+"""The parts of both commands' training loops: what is done after each update and step."""

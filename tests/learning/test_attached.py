@@ -546,7 +546,7 @@ def test_bad_input_is_refused_in_one_line_that_says_what_is_wrong():
         (("l2", sgd(net[:2]), net), {}, ["2.weight, 2.bias, 4.weight and 1 more"]),
         (("swr", sgd(net[:2]), net), {}, ["2.weight, 2.bias, 4.weight and 1 more"]),
         ((Chain(net, l2), sgd(net[:2]), net), {}, ["2.weight"]),
-        ((make_regularizer("l2", net[:2]), sgd(net[2:]), net[2:]), {}, ["'0.weight' is no parameter any more"]),
+        ((make_regularizer("l2", net[:2]), sgd(net[2:]), net[2:]), {}, ["'0.weight' is no longer a parameter"]),
         ((l2, optimizer, net), {}, ["L2", "remove()"]),
         (("spectral", optimizer, net), {"coef": 0.1}, ["Spectral", "remove()"]),
         (("l2", sgd(odd), odd), {}, ["complex", "'b'"]),
