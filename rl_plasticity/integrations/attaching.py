@@ -69,7 +69,7 @@ class Attaching:
                     handle.load_state_dict(state)
                 elif is_resumed:
                     raise SettingsError(
-                        f"the checkpoint has no state of the regularizer {key!r}: it is of a training without it. To "
+                        f"the checkpoint has no state of the regularizer {key!r}: it was trained without one. To "
                         "start from its weights, load them into the network and do not resume"
                     )
                 first.register_state_dict_post_hook(partial(_save, key=key, regularizer=regularizer))

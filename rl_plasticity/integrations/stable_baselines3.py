@@ -79,7 +79,7 @@ class Regularize(Attaching, BaseCallback):
         for name in chosen:
             if name not in trained:
                 kind = type(self.model).__name__
-                raise SettingsError(f"networks: {kind} trains no {name!r}{nearest(name, trained)}")
+                raise SettingsError(f"networks: {kind} trains no network {name!r}{nearest(name, trained)}")
         self.begin({name: trained[name] for name in chosen})
 
     def _on_step(self) -> bool:
@@ -117,8 +117,8 @@ def trained_by(model: BaseAlgorithm) -> dict[str, Trained]:
         found = {"policy": (model.policy, {"obs": obs, "deterministic": True})}
     else:
         raise SettingsError(
-            f"what {type(model).__name__} trains is not known here: A2C, DDPG, DQN, PPO, SAC and TD3 are, and what "
-            "derives from them; use rl_plasticity.attach on its optimizers"
+            f"{type(model).__name__} is not supported: A2C, DDPG, DQN, PPO, SAC, TD3 and classes derived from them "
+            "are; use rl_plasticity.attach on its optimizers"
         )
     trained, taken = {}, set[torch.Tensor]()  # TD3's optimizers both hold a shared extractor
     for name, (net, example) in found.items():
@@ -209,7 +209,7 @@ def _return(
     """The mean return of a copy of a saved model that trained on with a remedy."""
     with closing(model._wrap_env(make_env())) as env, closing(model._wrap_env(make_env())) as test_env:
         if env.num_envs != model.n_envs:
-            raise SettingsError(f"environments: make_env makes {env.num_envs}, the model has {model.n_envs}")
+            raise SettingsError(f"make_env makes {env.num_envs} environments, but the model has {model.n_envs}")
         if model.get_vec_normalize_env():
             sync_envs_normalization(model.env, env)
         saved.seek(0)

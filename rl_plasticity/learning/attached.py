@@ -572,12 +572,12 @@ def _check_fit(
     _check_covered(regularizer, optimizers, net)
     kind = type(regularizer).__name__
     if regularizer.uses_lr and any(group.get("lr") is None for o in optimizers for group in o.param_groups):
-        raise SettingsError(f"{kind} needs a learning rate, and an optimizer has none")
+        raise SettingsError(f"{kind} needs a learning rate, but an optimizer has none")
     methods = [method for method, _ in regularizer.methods(net)]
     if any(method.projects and not method.reads for method in methods) and (undoes := undoing(whole, net)):
         raise SettingsError(
-            f"{kind} changes the weights, and {undoes} brings back what somebody else changes, from a copy of them: "
-            "take another optimizer, or a penalty"
+            f"{kind} changes the weights, but {undoes} restores the weights that other code changes, from a copy: "
+            "use another optimizer, or a penalty"
         )
     if regularizer.looks_at_data and (why := without_forward(net)):
         raise SettingsError(f"{kind} looks at data, and {why}")

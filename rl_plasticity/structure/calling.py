@@ -89,4 +89,4 @@ def shadow(net: nn.Module) -> nn.Module:
         with Sharing():
             return copy.deepcopy(net, {id(one): one for one in shared})
     except Exception as error:  # a module's own copying may raise anything
-        raise ValueError(f"{type(net).__name__} must be copied for a call, and cannot be: {reason(error)}") from error
+        raise ValueError(f"{type(net).__name__} must be copied for a call, but cannot be: {reason(error)}") from error

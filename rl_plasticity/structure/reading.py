@@ -126,7 +126,7 @@ def _check_roles(net: nn.Module, roles: Mapping[str, str]) -> None:
         shape, owner = lookup(net, found[0]).shape, net.get_submodule(found[0].rpartition(".")[0])
         wrong = ""
         if role == "matrix" and sum(n > 1 for n in shape[len(runs_of(net)) :]) > 2:
-            wrong = f"no matrix, its shape is {[*shape]}: make each matrix a parameter of its own, or say 'ignore'"
+            wrong = f"not a matrix, its shape is {[*shape]}: make each matrix a parameter of its own, or say 'ignore'"
         if role != "ignore" and role_of(owner) is not None:
             wrong = f"a parameter of {type(owner).__name__}, which tells its role: say 'ignore', not {role!r}"
         if wrong:
@@ -140,7 +140,9 @@ def _ids_of(net: nn.Module, roles: Mapping[str, str], given: set[int] | None) ->
     if given is None:
         return own - ignored if ignored else None
     if not own & given:
-        raise SettingsError("only: none of these is a parameter of the network; only=[net.get_parameter(name), ...]")
+        raise SettingsError(
+            "only: none of these is a parameter of the network; write only=[net.get_parameter(name), ...]"
+        )
     return given - ignored
 
 

@@ -204,8 +204,8 @@ class Structure:
         self.require_uses(method, names)
         if names:
             warn(
-                f"{method} leaves alone what cannot be told to be a gain or a matrix: {', '.join(names)}; "
-                "roles={name: role} says what it is, 'ignore' that this is meant; example=(a real input, ...) may show"
+                f"{method} leaves alone parameters that may be gains or matrices: {', '.join(names)}; "
+                "say which with roles={name: role} ('ignore' accepts this), or pass example=(a real input, ...)"
             )
 
     def hidden_units(self, net: nn.Module) -> list[HiddenLayer]:

@@ -308,7 +308,7 @@ def test_an_algorithm_that_is_not_known_is_refused_with_those_that_are():
     rest = {"gae_lambda": 1, "ent_coef": 0, "vf_coef": 1, "max_grad_norm": 1, "use_sde": False, "sde_sample_freq": -1}
     policy, env = sb3.common.policies.ActorCriticPolicy, environment("CartPole-v1")
     model = Foreign(policy, env, learning_rate=1e-3, n_steps=8, gamma=0.9, device="cpu", **rest)
-    refused(lambda: model.learn(8, Regularize("l2")), "Foreign", "A2C, DDPG, DQN, PPO, SAC and TD3")
+    refused(lambda: model.learn(8, Regularize("l2")), "Foreign", "A2C, DDPG, DQN, PPO, SAC, TD3")
 
 
 @pytest.mark.parametrize("kind", ["SAC", "DQN"])
