@@ -18,22 +18,22 @@ HELP = """python -m rl_plasticity.benchmark [SUITE [name=value ...]]
 python -m rl_plasticity.benchmark submit FOLDER
 python -m rl_plasticity.benchmark verify FILE [plugins=[...]]
 
-Without a suite: lists the suites, their tasks, what each costs, and how many methods have rows.
-With a suite alone (quick, standard, gpu): the scores of the published methods.
-With settings: scores the method that they make. Other seeds than the scored ones choose its strength and learning rate
-on each task. The same command goes on where it was stopped.
+Without a suite: lists the suites with their tasks, the cost of each task, and the number of methods with results.
+With only a suite (quick, standard, gpu): prints the scores of the published methods.
+With settings: scores the method that they make. Its strength and learning rate are chosen for each task on other seeds
+than the scored ones. If it is stopped, the same command continues.
 
-  reg=mine plugins=[my_module]    any setting of a run makes a method: reg, reset, optimizer, layer_norm=true, agent ...
-  reg.coef=1e-4,1e-3,1e-2         the strengths; default: a tenth of the default coef, the default, and ten times it
-  name=NAME                       what the method is called; default: its settings
-  tasks=NAME,...                  only these tasks of the suite
-  out=FOLDER                      default: results/benchmark
-  table=markdown                  prints the table alone, for a page
-  launcher=joblib                 runs side by side, as for sweeps: joblib, slurm, ray
-  published=NAME,...              makes the rows of published methods again, at the lowest priority; all: every one
+  reg=mine plugins=[my_module]    the method, as settings of a run: reg, reset, optimizer, layer_norm=true, agent ...
+  reg.coef=1e-4,1e-3,1e-2         strengths to choose from; default: the default coef, a tenth of it and ten times it
+  name=NAME                       name of the method; default: its settings
+  tasks=NAME,...                  tasks of the suite to score; default: all
+  out=FOLDER                      where to write; default: results/benchmark
+  table=markdown                  prints only the table, in Markdown
+  launcher=joblib                 trains several runs at a time, as in sweeps: joblib, slurm, ray
+  published=NAME,...              repeats the runs of these published methods (all: every one), at the lowest priority
 
-A score is 0 for no method and 1 for a network that is fresh at each task. submit writes a file for others to check;
-verify makes a random tenth of its rows again and compares.
+A score is 0 for a run without a method and 1 for a network that is fresh at each task. submit writes a file that others
+can check; verify repeats a random tenth of its runs and compares the numbers.
 """
 OWN = ("name", "tasks", "out", "published", "plugins", "table")
 DEEDS = {"submit": "the folder of a method", "verify": "a file that submit wrote"}
@@ -73,9 +73,9 @@ def listing() -> int:
             methods = {row.method for row in rows.published(suite) if row.task == task.name}
             lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
             total += task.minutes
-        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} of one core a method")
+        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} on one core per method")
         print("\n".join(command_line.aligned(lines)), end="\n\n")
-    print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help says more")
+    print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help explains the rest")
     return 0
 
 

@@ -72,11 +72,11 @@ class Judge:
         if waits or score.high < PLASTIC:
             return "lost" if score.high < LOST else "losing", says, gap
         if EARLIER in far:
-            return "losing", f"{says}; this is {far[EARLIER][0]} less than earlier, compared repeat by repeat", gap
+            return "losing", f"{says}; that is {far[EARLIER][0]} less than the earlier one, repeat by repeat", gap
         if score.low < PLASTIC:
-            return "not detectable", f"{says}; so many repeats show only what is more than {gap:.2f} missing", gap
+            return "not detectable", f"{says}; this many repeats can only detect a gap above {gap:.2f}", gap
         if alone := self.too_little_at_its_rate():
-            return "something else", f"{says} at a higher rate; as it is trained it learns only {alone}", gap
+            return "something else", f"{says} at a higher learning rate; as it is trained it learns only {alone}", gap
         return "plastic", says, gap
 
     @property
@@ -121,10 +121,10 @@ class Judge:
         return {arm: self.of(trials.score(arm)) for arm in arms if arm != FRESH}, losses
 
     def slow_start(self) -> list[str]:
-        """That it ends well but was far behind a fresh one after a third of the updates: it unlearned first."""
+        """The finding that it learns well, but was far behind after a third of the updates: it unlearned first."""
         updates = self.trials.length
         early = self.of(self.trials.score(NOW, at=self.trials.at(NOW, 1 / TIMES))).mean
-        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh one had"
+        said = f"after {updates // TIMES} of {updates} updates it had learned {early:.2f} of what a fresh network had"
         return [f"slow start: {said}"] if early < PLASTIC else []
 
     def ranked(self, tried: Sequence[str]) -> tuple[Remedy, ...]:

@@ -244,7 +244,9 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     subject.another_rate = times * rate
     trials.run(FRESH)
     learned = f"removes {was:.0%} of the loss in {at} updates" if math.isfinite(was) else "diverges"
-    return [f"learning rate: with {rate:g} a fresh network {learned}, with {times * rate:g} {better:.0%}"] * helps
+    return [
+        f"learning rate: with {rate:g} a fresh network {learned}, and with {times * rate:g} it removes {better:.0%}"
+    ] * helps
 
 
 def _otherwise(judge: Judge) -> list[str]:
@@ -254,7 +256,7 @@ def _otherwise(judge: Judge) -> list[str]:
         return []
     name, own, rate = type(subject.optimizers[0]).__name__, groups_of(subject.optimizers)[0]["lr"], trials.rate
     if not judge.falls_short():
-        return [f"optimizer: {name} at its rate of {float(own):g} learns less than half"]
+        return [f"optimizer: with {name} at its learning rate of {float(own):g} it learns less than half"]
     state, can, was = f"the state of its {name}", judge.as_trained(NOW), judge.as_trained()
     at_rate = partial(set_rate_, rate=rate)
     tries: dict[str, list[Change]] = {
