@@ -27,7 +27,7 @@ from rl_plasticity.configs.commands import Diagnose, Supervised, Train
 from rl_plasticity.configs.gone import GONE
 from rl_plasticity.diagnosis.agents import Deterministic, next_task, recent_and_old
 from rl_plasticity.diagnosis.checks import of_log_std, of_values
-from rl_plasticity.diagnosis.report import LEARNED, Verdict
+from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.trials import cost
@@ -84,8 +84,12 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     for item, run, report in newest:
         if report.verdict != "plastic":
             print(f"\n{run}, {item.network}, {item.data}, step {item.step}\n{report}")
-    # 1 if a network is not plastic, 3 if that cannot be told of one.
-    return max((STATUS.get(one.report.verdict, 1) for one in newest), key=(0, 3, 1).index)
+    return _status([one.report for one in newest])
+
+
+def _status(found: Sequence[Report]) -> int:
+    """The exit status: 1 if a network is not plastic, 3 if that cannot be told of one, else 0."""
+    return max((STATUS.get(report.verdict, 1) for report in found), key=(0, 3, 1).index)
 
 
 def _items(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> list[Item]:
@@ -292,7 +296,7 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
     print(report)
     if out:
         write_text(out, report.to_json())
-    return STATUS[report.verdict]
+    return _status([report])
 
 
 def _loaded(path: str) -> Any:
