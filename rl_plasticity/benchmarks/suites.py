@@ -61,7 +61,7 @@ class Method:
     def __post_init__(self) -> None:
         for name in self.by_name:
             if name.partition(".")[0] not in SETTINGS:
-                raise SettingsError(f"{name} is no setting of a method{nearest(name, SETTINGS)}")
+                raise SettingsError(f"{name} is not a setting of a method{nearest(name, SETTINGS)}")
 
     @property
     def by_name(self) -> dict[str, str]:

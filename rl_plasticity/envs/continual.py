@@ -109,17 +109,17 @@ class Changing(gym.Wrapper[Any, Any, Any, Any]):
             space = actions_of(one)
             whole = [space] if isinstance(space, spaces.Box) and not is_real(space) else []
             if "action_permutation" in changes and any(np.ptp(width_of(box)) for box in whole):
-                needed = "env.changes=[action_permutation] needs as many integers of each action"
-                raise ValueError(f"{needed}, {name_of(one)} has {space}")
+                needed = "env.changes=[action_permutation] needs actions with equally many integers"
+                raise ValueError(f"{needed}, but {name_of(one)} has {space}")
             if (_without_channels(one), one.action_space) != (_without_channels(envs[0]), envs[0].action_space):
                 has = [f"{name_of(e)} has {e.observation_space} and {e.action_space}" for e in (envs[0], one)]
                 raise ValueError(f"tasks in sequence need the same spaces: {'; '.join(has)}")
         widest = max(envs, key=size_of).observation_space
         self.image, self.size = image_of(widest), spaces.flatdim(widest)
         if "channel_permutation" in changes and self.image is None:
-            raise ValueError(f"env.changes=[channel_permutation] needs images, {name_of(envs[0])} has {widest}")
+            raise ValueError(f"env.changes=[channel_permutation] needs images, but {name_of(envs[0])} has {widest}")
         if "observation_shift" in changes and levels_of(widest):
-            raise ValueError(f"env.changes=[observation_shift] needs real numbers, {name_of(envs[0])} has {widest}")
+            raise ValueError(f"env.changes=[observation_shift] needs real numbers, not {widest} of {name_of(envs[0])}")
         self.observation_space = _seen_space(widest, changes)
         self.physics = [_physics(one) for one in envs] if "dynamics" in changes else []
         self.change_to(0)
@@ -233,7 +233,7 @@ def _physics(env: Env) -> tuple[int, Callable[..., None]]:
     of = next((kind.__name__ for kind in type(inner).__mro__ if kind.__name__ in CONSTANTS), None)
     if of is None:
         known = "MuJoCo physics, or one of classic control"
-        raise ValueError(f"env.changes=[dynamics] needs a task with {known}; {name_of(env)} is neither")
+        raise ValueError(f"env.changes=[dynamics] needs a task with {known}, and {name_of(env)} has neither")
     first = {name: getattr(inner, name) for name in CONSTANTS[of]}
 
     def scale(*factors: float) -> None:

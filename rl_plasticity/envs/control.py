@@ -179,9 +179,9 @@ class Control(gym.Wrapper[Floats, Floats, Any, Any]):
             self.step(action)
         if not np.array_equal(self.obs, state["obs"]):
             raise ValueError(
-                f"replaying episode {self.episode} (seed {self.seed}) ended at another observation than was saved: the "
-                "simulator is another version, or the environment draws numbers that reset(seed=...) does not seed; "
-                "self.np_random is seeded"
+                f"replaying episode {self.episode} (seed {self.seed}) ended at another observation than was saved. "
+                "The simulator is another version, or the environment draws numbers that reset(seed=...) does not seed "
+                "(it seeds self.np_random)"
             )
         return self.obs
 

@@ -51,7 +51,7 @@ class PlainNet:
         if (regularizer is None) != (make_regularizer is None):
             raise SettingsError(
                 "regularizer= and make_regularizer= go together: the latter is a function from a network to a "
-                "regularizer like that one, as lambda net: make_regularizer('l2_init', net)"
+                "regularizer like that one, such as lambda net: make_regularizer('l2_init', net)"
             )
         self.net, self.runs, self.make = unwrapped(net), runs_of(net), make
         self.regularizer, self.make_regularizer = regularizer, make_regularizer

@@ -519,8 +519,8 @@ class Regularizer(nn.Module):
         for name in self.names:
             if changed := self.change_of(net, name):
                 raise RuntimeError(
-                    f"{type(self).__name__} was made for another network: {changed}. Where it has grown, take "
-                    "regularizer.grown(net) (attached: handle.grow()); else make it again"
+                    f"{type(self).__name__} was made for another network: {changed}. If it has grown, use "
+                    "regularizer.grown(net) (attached: handle.grow()); otherwise make a new regularizer"
                 )
 
     def change_of(self, net: nn.Module, name: str) -> str:
@@ -563,8 +563,8 @@ class Regularizer(nn.Module):
     def _require_inputs(self, inputs: Example | None) -> None:
         if inputs is None:
             raise SettingsError(
-                f"{type(self).__name__} looks at data: penalty(net, inputs) and minimize(loss, inputs) need what the "
-                "network was called with for the loss"
+                f"{type(self).__name__} looks at data: penalty(net, inputs) and minimize(loss, inputs) need the "
+                "inputs of the network's call for the loss"
             )
 
     # --- the rest -------------------------------------------------------------------------------------------------

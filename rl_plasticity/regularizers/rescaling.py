@@ -156,7 +156,7 @@ class SoftWeightRescaling(Regularizer):
             frozen = [y.bias_name for y, now in zip(self.layers, layers, strict=True) if y.bias_name != now.bias_name]
             if frozen:
                 self.exact = False
-                warn(f"swr keeps f' = C f only approximately, as {in_short(frozen)} was frozen after it was made")
+                warn(f"swr keeps f' = C f only approximately: {in_short(frozen)} was frozen after swr was made")
         self._rescale_(layers, net, self.coef, self.coef_classifier)
 
     def _rescale_(self, layers: Sequence[Layer], net: nn.Module, coef: Tensor, coef_classifier: Tensor) -> None:
