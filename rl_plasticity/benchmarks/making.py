@@ -2,19 +2,28 @@
 
 import hashlib
 import itertools
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
+
 from rl_plasticity import plugins
-from rl_plasticity.benchmarks import rows, submission, suites
+from rl_plasticity.benchmarks import rows, suites
 from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.suites import Method, Task
+from rl_plasticity.comparison import loading
 from rl_plasticity.configs.kinds import KINDS
 from rl_plasticity.configs.written import as_written
 from rl_plasticity.errors import SettingsError, say
+from rl_plasticity.runs.files import write_text
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.sweeps import sweep
+from rl_plasticity.sweeps.job import finished
 from rl_plasticity.sweeps.launchers import Launcher
 from rl_plasticity.sweeps.sweep import Run
 
@@ -54,10 +63,10 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
     folder = place / f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', method.name)[:60]}-{digest}"
     found: list[Row] = []
     choosing: dict[Task, list[Run]] = {}
-    scored: dict[Task, list[Run]] = {}
+    tested: dict[Task, list[Run]] = {}
     for task in tasks:
         try:
-            runs = task.runs(method, folder)
+            runs = task.runs(task.own(method), folder, "choosing")
             sweep.check(task.makes, runs)
             choosing[task] = runs
         except SettingsError as error:
@@ -69,12 +78,45 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
     status = sweep.make([*itertools.chain(*choosing.values())], launcher)
     if status < 128:
         for task, runs in choosing.items():
-            if (values := rows.chosen(task, method, runs)) is not None:
-                scored[task] = task.runs(method, folder, values)
-    if scored:
-        status = max(status, sweep.make([*itertools.chain(*scored.values())], launcher))
-    for task, runs in scored.items():
-        found += rows.scored(task, method, runs)
+            if best := chosen(task, task.own(method), runs):
+                tested[task] = task.runs(best, folder, "test")
+    if tested:
+        status = max(status, sweep.make([*itertools.chain(*tested.values())], launcher))
+    for task, runs in tested.items():
+        found += scored(task, method, runs)
     rows.write(folder / "rows.csv", found)
-    submission.record(folder, method)
+    sources = {module: plugins.files_of(module) for module in plugins.sources()}
+    file = {**asdict(method), "plugins": plugins.sources(), "sources": sources}
+    write_text(folder / "method.json", json.dumps(file, indent=1) + "\n")
     return rows.read(folder / "rows.csv"), status
+
+
+def chosen(task: Task, own: Mapping[str, str], runs: Sequence[Run]) -> dict[str, str] | None:
+    """A method's `own` settings, of several values that with the highest mean metric; None where no run has ended well.
+
+    Args:
+        runs: those that choose.
+    """
+    found, names = defaultdict[tuple[str, ...], list[float]](list), suites.varied(own)
+    for run, metric in _read(task, runs):
+        found[tuple(as_written(run.settings[name]) for name in names)].append(metric)
+    if not found:
+        return None
+    best = max(found, key=lambda values: np.nan_to_num(np.mean(found[values]), nan=-np.inf))
+    return {**own, **dict(zip(names, best, strict=True))}
+
+
+def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
+    """The rows of a method's finished runs on a task."""
+    own = shlex.join(a for a in runs[0].arguments if a.partition("=")[0] in task.own(method))
+    found = []
+    for run, metric in _read(task, runs):
+        made = run.starts[-1]["processor"], run.starts[-1]["rl_plasticity"]
+        found.append(Row(task.suite, task.name, method.name, own, str(run.seed), f"{metric:.6g}", *made))
+    return found
+
+
+def _read(task: Task, runs: Sequence[Run]) -> list[tuple[loading.Run, float]]:
+    """The finished runs, and of each the mean of the task's metric over the run, or over its last rows."""
+    found = [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
+    return [(run, float(np.mean(run.curves[task.metric].values[-task.last :]))) for run in found]

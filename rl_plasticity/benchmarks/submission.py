@@ -6,15 +6,14 @@ import math
 import random
 import re
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rl_plasticity import plugins
-from rl_plasticity.benchmarks import rows, suites
+from rl_plasticity.benchmarks import making, rows, suites
 from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.suites import Method
 from rl_plasticity.errors import SettingsError, counted
@@ -27,15 +26,8 @@ from rl_plasticity.sweeps.launchers import Basic
 SHARE = 0.1  # of the rows that is made again, at least
 
 
-def record(folder: Path, method: Method) -> None:
-    """Write ``method.json``: the settings and the plugs."""
-    sources = {module: plugins.files_of(module) for module in plugins.sources()}
-    file = {**asdict(method), "plugins": plugins.sources(), "sources": sources}
-    write_text(folder / "method.json", json.dumps(file, indent=1) + "\n")
-
-
 def submit(folder: Path) -> int:
-    """Write ``submission.json`` in a method's folder: settings and plugs, rows, cost, and a run's provenance.
+    """Write ``submission.json`` in a method's folder: settings and plugs, rows, CPU time, and a run's provenance.
 
     Raises:
         SettingsError: the folder is no method's, or has no scored row.
@@ -73,17 +65,18 @@ def verify(path: Path, out: Path) -> int:
     for name in random.sample(tasks, math.ceil(SHARE * len(tasks))):
         task, of_task = suite.tasks[name], [row for row in found if row.task == name]
         method = Method(file["name"], shlex.split(of_task[0].settings))
-        runs = task.runs(method, out / f"verify-{path.stem}" / file["name"].replace("/", "_"), {})
+        place = out / f"verify-{path.stem}" / file["name"].replace("/", "_")
+        runs = task.runs(task.own(method), place, "test")
         sweep.make(runs, Basic())
-        claimed, again = map(_by_seed, (of_task, rows.scored(task, method, runs)))
-        off = np.array([again.get(seed, math.nan) - value for seed, value in claimed.items()])
+        again = {row.seed: float(row.raw) for row in making.scored(task, method, runs)}
+        claimed = np.array([float(row.raw) for row in of_task])
+        off = np.array([again.get(row.seed, math.nan) for row in of_task]) - claimed
         low, high = student_interval([off])
-        if np.allclose(off, 0, atol=1e-5 * max(map(abs, claimed.values()))):
+        word = "different numbers, within chance" if low <= 0 <= high else "DIFFERS"
+        said = f"{word}: the mean is off by {off.mean():.3g} [{low:.3g}, {high:.3g}]"
+        if np.allclose(off, 0, atol=1e-5 * np.abs(claimed).max()):
             said = "the same numbers"
-        elif low <= 0 <= high:
-            said = f"different numbers, within chance: the mean is off by {off.mean():.3g} [{low:.3g}, {high:.3g}]"
-        else:
-            said, is_wrong = f"DIFFERS: the mean is off by {off.mean():.3g} [{low:.3g}, {high:.3g}]", True
+        is_wrong |= said.startswith("DIFFERS")
         print(f"{name}, {counted(len(off), 'seed')}: {said}")
     return int(is_wrong)
 
@@ -92,7 +85,3 @@ def _scored(path: Path, every: Iterable[Row]) -> list[Row]:
     if not (found := [row for row in every if row.seed]):
         raise SettingsError(f"{path} has no scores yet")
     return found
-
-
-def _by_seed(of_task: Sequence[Row]) -> dict[str, float]:
-    return {row.seed: float(row.raw) for row in of_task}

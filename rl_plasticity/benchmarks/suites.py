@@ -23,7 +23,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import yaml
 
@@ -99,29 +99,23 @@ class Task:
         own = as_given(shlex.split(self.fresh)) if method.name == FRESH else method.by_name
         return {called.get(name, name): value for name, value in ({"lr": self.lr} | own).items()}
 
-    def varied(self, method: Method) -> list[str]:
-        """The names of the settings that have several values to choose from."""
-        return [name for name, value in self.own(method).items() if "," in value and not value.startswith("[")]
-
-    def runs(self, method: Method, out: Path, chosen: dict[str, str] | None = None) -> "list[Run]":
-        """The runs of a method that choose, or with what was `chosen` those that are scored.
+    def runs(self, own: Mapping[str, str], out: Path, stage: Literal["choosing", "test"]) -> "list[Run]":
+        """The runs that choose, or those that are scored, of a method with these settings of its `own`.
 
         Raises:
             SettingsError: a setting is bad.
         """
         from rl_plasticity.sweeps import sweep
 
-        stage, seeds = ("choosing", self.choosing) if chosen is None else ("test", self.test)
-        own = self.own(method)
-        for name in self.varied(method):
-            if name.startswith(SIDE_BY_SIDE) and "+" not in own.get(name.partition(".")[0], ""):  # not of a chain
-                own[name] = f"[{own[name]}]"
-        own |= chosen or {}
         found = as_given(shlex.split(self.settings))
         for condition, more in self.also.items():
             if condition in [*own, *written(own)]:
                 found |= as_given(shlex.split(more))
-        arguments = written(found | own | as_given(shlex.split(seeds)))
+        found |= own
+        for name in varied(own):
+            if name.startswith(SIDE_BY_SIDE) and "+" not in own.get(name.partition(".")[0], ""):  # not of a chain
+                found[name] = f"[{own[name]}]"
+        arguments = written(found | as_given(shlex.split(getattr(self, stage))))
         plugs = plugins.as_arguments(plugins.loaded)
         return sweep.runs(self.makes.kind, [*plugs, *arguments, f"out={out / self.name / stage}"])
 
@@ -156,6 +150,11 @@ def published() -> dict[str, Method]:
 def as_given(arguments: Iterable[str]) -> dict[str, str]:
     """Settings by name, their values as they are written; a setting that is given twice is an error."""
     return by_name(arguments, apart)
+
+
+def varied(own: Mapping[str, str]) -> list[str]:
+    """The names of the settings that have several values to choose from."""
+    return [name for name, value in own.items() if "," in value and not value.startswith("[")]
 
 
 def written(settings: Mapping[str, str]) -> list[str]:

@@ -11,9 +11,11 @@ def test_every_published_method_has_settings_that_every_task_of_a_suite_takes(na
     suite = suites.load(name)
     for task in suite.tasks.values():
         for method in suites.published().values():
-            candidates = task.runs(method, tmp_path)
-            values = {n: v.partition(",")[0] for n, v in task.own(method).items() if n in task.varied(method)}
-            scored = task.runs(method, tmp_path, values)
+            own = task.own(method)
+            candidates = task.runs(own, tmp_path, "choosing")
+            scored = task.runs(
+                own | {name: own[name].partition(",")[0] for name in suites.varied(own)}, tmp_path, "test"
+            )
             assert len(scored) == 1
             seeds = {range(run.settings.seed, run.settings.seed + run.settings.seeds) for run in candidates}
             assert not any({*of_one} & {*range(scored[0].settings.seeds)} for of_one in seeds)
@@ -25,20 +27,21 @@ def test_every_regularizer_and_intervention_of_the_package_is_published():
 
 
 def test_strengths_train_side_by_side_and_learning_rates_apart(tmp_path):
-    def arguments(settings, chosen=None):
-        return {argument for run in task.runs(Method("mine", settings), tmp_path, chosen) for argument in run.arguments}
+    def arguments(settings, stage="choosing", chosen=None):
+        runs = task.runs(task.own(Method("mine", settings)) | (chosen or {}), tmp_path, stage)
+        return {argument for run in runs for argument in run.arguments}
 
     task = suites.load("quick").tasks["random-labels"]
     settings = ["reg=l2", "reg.coef=1e-4,1e-3", "layer_norm=true"]
-    assert task.varied(Method("mine", settings)) == ["lr", "reg.coef"]
+    assert suites.varied(task.own(Method("mine", settings))) == ["lr", "reg.coef"]
     assert {"reg.coef=[1e-4,1e-3]", "net.layer_norm=true", "seeds=2", "lr=1e-3", "lr=3e-3"} <= arguments(settings)
-    assert {"reg.coef=1e-3", "lr=1"} <= arguments(settings, {"reg.coef": "1e-3", "lr": "1"})
+    assert {"reg.coef=1e-3", "lr=1"} <= arguments(settings, "test", {"reg.coef": "1e-3", "lr": "1"})
     assert {"lr=7", "net.widths=[3,3]"} <= arguments(["lr=7", "net.widths=[3,3]"])  # a method's own come last
 
 
 def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_path):
     def arguments(*settings):
-        return task.runs(Method("mine", settings), tmp_path)[0].arguments
+        return task.runs(task.own(Method("mine", settings)), tmp_path, "choosing")[0].arguments
 
     task = suites.load("standard").tasks["pendulum-flipped"]
     assert "reset.every_tasks=1" in arguments("reset=head")
