@@ -81,7 +81,7 @@ def of_one(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> lis
     for i, task in enumerate(suite.tasks):
         if row := rows_of.get(task):
             metrics = [f"{scores.raw[method, i].mean():.4g}" for method in (at, *others)]
-            lines.append([task, _shown(scores, at, i) or row.raw, *metrics, row.settings])
+            lines.append([task, _shown(scores, at, i) or ("" if row.seed else row.raw), *metrics, row.settings])
     return lines
 
 

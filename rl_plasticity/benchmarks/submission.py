@@ -38,7 +38,7 @@ def submit(folder: Path) -> int:
     file = {
         **read_json(folder / "method.json", dict, {}),
         "rows": [row._asdict() for row in found],
-        "cpu_seconds": sum(map(float, itertools.chain(*used))),
+        "cpu_seconds": round(sum(map(float, itertools.chain(*used))), 1),
         "provenance": runs[-1].starts[-1],
     }
     write_text(path, json.dumps(file, indent=1) + "\n")
@@ -83,5 +83,5 @@ def verify(path: Path, out: Path) -> int:
 
 def _scored(path: Path, every: Iterable[Row]) -> list[Row]:
     if not (found := [row for row in every if row.seed]):
-        raise SettingsError(f"{path} has no scores yet")
+        raise SettingsError(f"{path} is missing or has no scores yet")
     return found
