@@ -203,11 +203,10 @@ def train(command: "Command[Any, Any]") -> None:
 
 
 def look_at(kind: type[E], look: Callable[[RunFolder, E], object]) -> None:
-    """Run ``python -m rl_plasticity.NAME RUN [name=value ...]``; an integer that `look` returns is the exit status."""
+    """Run ``python -m rl_plasticity.NAME RUN [name=value ...]``."""
 
-    def act(arguments: Sequence[str]) -> int | None:
-        status = look(*looked_at(kind, arguments))
-        return status if isinstance(status, int) else None
+    def act(arguments: Sequence[str]) -> None:
+        look(*looked_at(kind, arguments))
 
     main(commands.called(kind), partial(help_of, kind), act)
 

@@ -32,7 +32,7 @@ from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.trials import cost
 from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
-from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, printable, say, shown
+from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, one_line, printable, say, shown
 from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
@@ -282,20 +282,19 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         raise SettingsError(f"cannot import {module!r}: {first_line(error)}") from error
     if not callable(maker):
         raise SettingsError(f"{module} has no function {name!r} that makes a network")
-    out = settings.out and Path(settings.out)
-    if out:
-        require_new(out, ".json")
+    if settings.out:
+        require_new(Path(settings.out), ".json")
     net: nn.Module = maker()
     try:
         net.load_state_dict(_state_in(_loaded(weights), net, weights))
     except (RuntimeError, TypeError, AttributeError) as error:
-        raise SettingsError(f"{weights} does not fit the network: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{weights} does not fit the network: {one_line(str(error))}") from error
     subject, tasks = Subject(net, [], PlainNet(net, make=maker).fresh, True), TaskSource(Bank(_loaded(inputs), ()))
     subject.made = _telling(weights, cost(subject, tasks, settings.repeats, settings.updates))
     (report,) = reports(subject, tasks, None, None, settings.remedies, settings.repeats, settings.updates, 0)
     print(report)
-    if out:
-        write_text(out, report.to_json())
+    if settings.out:
+        write_text(Path(settings.out), report.to_json())
     return _status([report])
 
 
