@@ -9,9 +9,7 @@ itself. Thresholds were chosen on the rows of the group `relu` alone; the others
 
 import argparse
 import csv
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from copy import deepcopy
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,21 +17,17 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 
-from rl_plasticity import supervised, train
-from rl_plasticity.configs.commands import Train
-from rl_plasticity.diagnose import OfAgents
+from rl_plasticity import supervised
 from rl_plasticity.diagnosis.report import NOW, Report
 from rl_plasticity.diagnosis.subject import subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.verdict import reports
-from rl_plasticity.runs.diagnosed import Item
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, load
 from rl_plasticity.training.epochs import batches, cross_entropy, first_images
 
 LOST = 0.9  # a next task that ends with a lower training accuracy counts as lost
-LOST_RETURN = 50.0  # likewise of CartPole, where random actions get 20 and the greatest return is 500
 GROUPS: dict[str, dict[str, Any]] = {
     "relu": {"reg": ["none", "spectral", "wrs", "swr", "l2", "l2_init"]},
     "relu, other strengths": {"reg": {"name": "spectral", "coef": [1e-5, 1e-3]}},
@@ -42,19 +36,6 @@ GROUPS: dict[str, dict[str, Any]] = {
     "elu": {"net": {"name": "mlp", "activation": "elu"}, "reg": ["none", "spectral", "l2"]},
     "tanh": {"net": {"name": "mlp", "activation": "tanh"}, "reg": ["none", "spectral", "l2"]},
     "permuted pixels": {"task": "pixel_permutation", "reg": ["none", "spectral", "wrs", "swr"]},
-}
-CRITICS = "critics of CartPole"  # deep Q-networks; every task permutes the observations and the actions
-SWITCH = 4000  # env steps of a task
-CHANGES = ["observation_permutation", "action_permutation"]
-AGENT = {"name": "dqn", "hidden": [64, 64], "lr": 1e-3, "target_every_updates": 200, "epsilon_env_steps": 2000}
-AGENTS: dict[str, Any] = {"env": {"name": "gym:CartPole-v1", "changes": CHANGES, "switch_every_env_steps": SWITCH}}
-AGENTS |= {"on_change": "clear", "replay_ratio": 1, "random_env_steps": 500, "total_env_steps": 10 * SWITCH}
-AGENTS |= {"buffer_size": SWITCH, "batch_size": 64, "eval_every_env_steps": 2000, "eval_episodes": 3, "threads": 1}
-METHODS: dict[str, dict[str, Any]] = {
-    **{"no method": {}, "LayerNorm": {}, "spectral": {"reg": "spectral"}},
-    "swr": {"reg": {"name": "swr", "coef": 1e-4}},
-    "l2_init": {"reg": "l2_init"},
-    "redo": {"reset": {"name": "redo", "every_updates": 1000}},
 }
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
@@ -94,32 +75,6 @@ def rows_of(group: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def rows_of_critics() -> Iterator[dict[str, Any]]:
-    """Train the agents of the study rl/continual-cartpole, and diagnose their critics at the end of each task."""
-    for method, settings in METHODS.items():
-        states: list[Any] = []
-
-        def on_step(session: Session[Train], states: list[Any] = states) -> None:
-            if session.progress.step % SWITCH == 0 and session.progress.step:
-                agent: Any = session.parts["agent"]
-                states.append(deepcopy(agent.learners["critic"].state_dict()))
-
-        with TemporaryDirectory() as folder:
-            agent = AGENT | {"epsilon_end": 0.05, "layer_norm": method == "LayerNorm"}
-            given = {**AGENTS, "agent": agent, "seeds": 2, "measure_every_updates": 0, **settings}
-            run = train.run(out=f"{folder}/run", on_step=on_step, **given)
-            returns = {str(name): curves["task/return"].values for name, curves in run.metrics().items()}
-            with closing(OfAgents(run, "cpu", 0)) as source:
-                for task, state in enumerate(states[:-1], start=1):
-                    subject, data, _ = source.trial(Item(0, "random", "critic"))
-                    source._agent.learners["critic"].load_state_dict(state)
-                    every = reports(subject, data, None, None, False, 3, None, task)
-                    for name, report in zip(source.plan.names, every, strict=True):
-                        row = {"group": CRITICS, "run": f"{method}, {name.in_words}", "task": task} | numbers(report)
-                        row["accuracy"], row["next"] = returns[str(name)][task - 1 : task + 1]
-                        yield row
-
-
 def numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
     """The columns of a row that come from reports."""
     found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[NOW], strict=True))
@@ -130,14 +85,14 @@ def numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
 
 
 def is_lost(row: Mapping[str, str]) -> bool:
-    """Whether the next task ends below the accuracy, or for critics below the return, that counts as learned."""
-    return float(row["next"]) < (LOST_RETURN if row["group"] == CRITICS else LOST)
+    """Whether the next task ends below the accuracy that counts as learned."""
+    return float(row["next"]) < LOST
 
 
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
     groups = {name: [r for r in rows if r["group"] == name] for name in dict.fromkeys(r["group"] for r in rows)}
-    groups["all but relu"] = [r for r in rows if r["group"] not in ("relu", CRITICS)]
+    groups["all but relu"] = [r for r in rows if r["group"] != "relu"]
     measures = ("drawn", "batches", *SYMPTOMS)
     print(f"| networks | changes of task | lost | {' | '.join(measures)} |\n{'|---' * (3 + len(measures))}|")
     for group, of_group in groups.items():
@@ -147,10 +102,10 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
             known = len({*lost}) == 2 and not np.isnan(danger).any()
             cells.append(f"{roc_auc_score(lost, danger):.3f}" if known else "")
         print(f"| {group} | {len(lost)} | {sum(lost)} | {' | '.join(cells)} |")
-    for column, group in (("verdict", "all but relu"), ("batches_verdict", "all but relu"), ("verdict", CRITICS)):
-        print(f"\n{column}, {group}: boundaries; the next task's least, median, greatest; lost")
+    for column in ("verdict", "batches_verdict"):
+        print(f"\n{column}, all but relu: boundaries; the next task's least, median, greatest; lost")
         for verdict in VERDICTS:
-            of_verdict = [r for r in groups.get(group, ()) if r[column] == verdict]
+            of_verdict = [r for r in groups["all but relu"] if r[column] == verdict]
             if of_verdict:
                 least, median, greatest = np.quantile([float(r["next"]) for r in of_verdict], [0, 0.5, 1])
                 share = sum(map(is_lost, of_verdict)) / len(of_verdict)
@@ -167,7 +122,6 @@ if __name__ == "__main__":
             writer.writeheader()
             for name, settings in GROUPS.items():
                 writer.writerows(rows_of(name, settings))
-            writer.writerows(rows_of_critics())
     with out.open(newline="") as file:
         found = [*csv.DictReader(file)]
     show(found)
