@@ -80,9 +80,7 @@ def draw_verdicts(docs: Path) -> None:
             x, y = ([float(of[case][column]) for case in cases] for of, column in ((known, "share"), (said, "score")))
             axes.scatter(np.clip(x, -0.1, 1.1), np.clip(y, -0.1, 1.1), 14, PALETTE[color], alpha=0.7, lw=0)
             axes.scatter([], [], 14, PALETTE[color], label=f"{verdict} ({len(cases)})")
-        axes.set(
-            xlabel="what the network learns in 2 000 updates / what a fresh one does", ylabel="estimate of diagnose"
-        )
+        axes.set(xlabel="learned in 2 000 updates, relative to a fresh network", ylabel="estimate of diagnose")
         axes.legend(bbox_to_anchor=(1, 1), loc="upper left")
         figure.savefig(docs / "diagnosis.png", dpi=200)
         plt.close(figure)

@@ -19,7 +19,7 @@ python -m rl_plasticity.benchmark submit FOLDER
 python -m rl_plasticity.benchmark verify FILE [plugins=[...]]
 
 Without a suite: lists the suites with their tasks, the cost of each task, and the number of methods with results.
-With only a suite (quick, standard, gpu): prints the scores of the published methods.
+With only a suite (quick, standard, gpu): prints the scores of the methods that have results.
 With settings: scores the method that they make. Its strength and learning rate are chosen for each task on other seeds
 than the scored ones. If it is stopped, the same command continues.
 
@@ -68,12 +68,12 @@ def listing() -> int:
 
     for name in suites.NAMES:
         suite = suites.load(name)
-        lines, total = [["task", "CPU minutes", "methods", "asks"]], 0.0
+        lines, total = [["task", "minutes", "methods", "asks"]], 0.0
         for task in suite.tasks.values():
             methods = {row.method for row in rows.published(suite) if row.task == task.name}
             lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
             total += task.minutes
-        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} on one core per method")
+        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} on {task.counted_on} per method")
         print("\n".join(command_line.aligned(lines)), end="\n\n")
     print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help explains the rest")
     return 0

@@ -85,6 +85,7 @@ class Task:
     fresh: str
     also: Mapping[str, str]
     last: int = 0
+    counted_on: str = "one core"  # for the minutes
 
     @property
     def makes(self) -> "Command[Any, Any]":
