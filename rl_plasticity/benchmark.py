@@ -73,7 +73,8 @@ def listing() -> int:
             methods = {row.method for row in rows.published(suite) if row.task == task.name}
             lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
             total += task.minutes
-        print(f"{name}: {counted(len(suite.tasks), 'task')}, {command_line.about(60 * total)} on {task.counted_on} per method")
+        cost = f"{command_line.about(60 * total)} on {task.counted_on}"
+        print(f"{name}: {counted(len(suite.tasks), 'task')}, {cost} per method")
         print("\n".join(command_line.aligned(lines)), end="\n\n")
     print("python -m rl_plasticity.benchmark quick reg=spectral     scores a method; --help explains the rest")
     return 0
