@@ -39,8 +39,7 @@ from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
 from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.making import PROBE, make_buffer
-from rl_plasticity.runs.plan import Plan
-from rl_plasticity.runs.trained import Trained, saved_settings
+from rl_plasticity.runs.trained import Trained, saved_settings, settings_here
 from rl_plasticity.seeding import RunStreams, derived
 from rl_plasticity.training.acting import frozen_transitions
 from rl_plasticity.training.diagnosing import unbounded
@@ -254,8 +253,7 @@ class OfTasks:
 
     def __init__(self, folder: RunFolder, device: str, step: int) -> None:
         self.folder = folder
-        self.settings = saved_settings(Supervised, folder)
-        self.plan = Plan.of(self.settings)
+        self.settings, self.plan = settings_here(Supervised, folder, device)
         self.parts = supervised.build(self.settings, self.plan)
 
     def trial(self, item: Item) -> Trial:

@@ -96,6 +96,16 @@ def test_every_checkpoint_network_and_run_is_diagnosed_and_the_newest_on_its_rep
     assert not (pendulum / "diagnosis.json").exists()
 
 
+def test_a_supervised_run_is_tried_with_the_threads_that_it_had(digits):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        COMMAND.OfTasks(RunFolder(digits), "auto", 0).close()
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_one_network_of_one_run_at_one_checkpoint_can_be_chosen(pendulum, digits, tmp_path, capsys):
     go(pendulum, "network=actor", "run=1", "checkpoint=0", f"out={tmp_path / 'one.json'}")
     rows = json.loads((tmp_path / "one.json").read_text())["rows"]

@@ -90,13 +90,13 @@ def decided(s: S, runs: int, is_stacked: bool, updates: float) -> S:
     threads = s.threads
     if threads == "auto":
         threads = 1 if is_stacked and runs == 1 else cores()
-    torch.set_num_threads(threads_of_torch(s, threads, runs))
+    set_threads(s, threads, runs)
     return replace(s, compile=compiles, threads=threads)
 
 
-def threads_of_torch(s: Train | Supervised, threads: int, runs: int) -> int:
-    """Number of threads that torch itself uses: one if runs are divided among threads, else those of the setting."""
-    return 1 if s.device == "cpu" and runs > 1 else threads
+def set_threads(s: Train | Supervised, threads: int, runs: int) -> None:
+    """Let torch itself use one thread if runs are divided among threads, else those of the setting."""
+    torch.set_num_threads(1 if s.device == "cpu" and runs > 1 else threads)
 
 
 def cores() -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rl_plasticity import plugins
@@ -17,7 +16,7 @@ from rl_plasticity.envs import Envs
 from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.folder import RunFolder, no_folder, runs_below
-from rl_plasticity.runs.machine import device_here, threads_of_torch
+from rl_plasticity.runs.machine import device_here, set_threads
 from rl_plasticity.runs.making import EVALUATION, evaluation_envs, make_agent, rows_together, task_of
 from rl_plasticity.runs.plan import Plan
 from rl_plasticity.seeding import RunStreams, derive
@@ -40,15 +39,8 @@ class Trained:
         Raises:
             SettingsError: there is no run of `rl_plasticity.train`, no such checkpoint, or no such device.
         """
-        with refused(f"read {folder}"):
-            s = saved_settings(Train, folder)
-        here = device_here(device)
-        s = replace(s, device=s.device if (device, here) == ("auto", "cuda") else here)
-        state = checkpoint.load(folder.checkpoints, step, whole=False)
-        plan = Plan.of(s)
-        if isinstance(s.threads, int):
-            torch.set_num_threads(threads_of_torch(s, s.threads, len(plan.seeds)))
-        return cls(s, plan, state)
+        s, plan = settings_here(Train, folder, device)
+        return cls(s, plan, checkpoint.load(folder.checkpoints, step, whole=False))
 
     @property
     def step(self) -> int:
@@ -144,6 +136,22 @@ def load_agent(folder: str | os.PathLike[str], step: int | None = None, device: 
         return trained.agent(envs)
     finally:
         envs.close()
+
+
+def settings_here(kind: type[S], folder: RunFolder, device: str) -> tuple[S, Plan]:
+    """The settings of the run in `folder`, for this device and with the run's own threads, and its plan.
+
+    Raises:
+        SettingsError: there is no such run or device.
+    """
+    with refused(f"read {folder}"):
+        s = saved_settings(kind, folder)
+    here = device_here(device)
+    s = replace(s, device=s.device if (device, here) == ("auto", "cuda") else here)
+    plan = Plan.of(s)
+    if isinstance(s.threads, int):
+        set_threads(s, s.threads, len(plan.seeds))
+    return s, plan
 
 
 def saved_settings(kind: type[S], folder: RunFolder) -> S:
