@@ -172,6 +172,8 @@ def help_of(kind: type[Any], arguments: Sequence[str]) -> str:
         usage = f"{usage}\n{usage.replace('[', '-m [', 1)}\n{sweeps}"
     else:
         usage += "\n\nRUN is the folder of a run."
+        if kind is commands.Diagnose:
+            usage += " In its place: my_module:make_net weights.pt inputs.pt, a network in files."
     return f"{usage}\n\n{describe(kind, arguments, columns())}"
 
 

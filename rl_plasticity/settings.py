@@ -25,6 +25,7 @@ from rl_plasticity.errors import SettingsError, base_of, closest, shown
 
 P = ParamSpec("P")
 ValueKind = str | tuple[Any, ...] | Mapping[str, Any]
+MEANT = {"gpu": "cuda"}
 PLAIN: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, type(None))}
 LARGEST_INTEGER = 2**63 - 1  # that tensors, arrays and the files can hold
 LARGEST_NUMBER = 3.4028234663852886e38  # of float32; a larger number is infinity to every network
@@ -102,7 +103,7 @@ class Declared(NamedTuple):
             if self._is(kind, value):
                 return float(value) if kind == "float" else value
         words = [str(word) for kind in self.kinds if not isinstance(kind, str) for word in kind]
-        close = closest(value, words) if isinstance(value, str) else None
+        close = closest(MEANT.get(value, value), words) if isinstance(value, str) else None
         if isinstance(value, float) and value.is_integer() and self.accepts(int(value)):
             close = str(int(value))  # for 1e6
         hint = f"; did you mean {close!r}?" if close else ""

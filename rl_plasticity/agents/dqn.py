@@ -63,7 +63,7 @@ class DQN(nn.Module):
         seeds: Sequence[int],
         make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[str, Setting("kind of network")] = "mlp",
+        network: Annotated[str, Setting("kind of network; mlp and bro, for images cnn")] = "mlp",
         double: Annotated[
             bool, Setting("double Q-learning: the network chooses the next action, the target network values it")
         ] = True,

@@ -67,7 +67,9 @@ def maker(network: str, settings: Mapping[str, Any], agent: type) -> Callable[..
         net = make(*args)
         for module, needed in _needs(net):
             if needed not in serves:
-                able = [f"agent={name}" for name in AGENTS if needed in getattr(AGENTS[name], "serves", ())]
+                able = [f"agent={name}" for name, kind in AGENTS.items() if needed in getattr(kind, "serves", ())]
+                if getattr(agent, "takes_discrete_actions", False):  # as no agent in `able` does
+                    able = ["network=mlp", "bro", "cnn"]
                 raise SettingsError(
                     f"network={network}: its {type(module).__name__} {SERVED[needed]}: take {' or '.join(able)}"
                 )

@@ -135,7 +135,7 @@ class SAC(nn.Module):
         seeds: Sequence[int],
         make_regularizer: Callable[[nn.Module], Regularizer] = Unregularized,
         *,
-        network: Annotated[str, Setting("kind of network for actor and critics")] = "mlp",
+        network: Annotated[str, Setting("kind of network for actor and critics; sac takes mlp and bro")] = "mlp",
         num_critics: Annotated[int, Setting("number of critics; 2: clipped double Q", least=1, most=100)] = 1,
         lr: Annotated[float, Setting("learning rate of actor, critic and temperature", least=0)] = 3e-4,
         discount: Annotated[float, Setting("discount per env step", least=0, most=1)] = 0.99,

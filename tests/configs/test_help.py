@@ -5,6 +5,7 @@ import re
 import pytest
 from conftest import refused
 
+from rl_plasticity.command_line import help_of
 from rl_plasticity.configs import commands, presets, schema
 from rl_plasticity.configs.commands import Supervised, Train
 from rl_plasticity.configs.help import describe
@@ -33,6 +34,12 @@ def test_help_lists_every_choice_and_preset_and_every_setting_with_what_is_expec
     for name, declared in commands.own_settings(kind).items():
         assert declared.setting.help in lines[name]
         assert f"({declared.expected})" in lines[name]
+
+
+def test_help_says_which_networks_an_agent_takes_and_that_diagnose_takes_files():
+    assert "sac takes mlp and bro" in describe(Train, ["agent=sac"], 1000)
+    assert "mlp and bro, for images cnn" in describe(Train, ["agent=dqn"], 1000)
+    assert "my_module:make_net weights.pt inputs.pt" in help_of(commands.Diagnose, [])
 
 
 def test_help_shows_the_values_that_the_other_arguments_give():

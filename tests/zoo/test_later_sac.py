@@ -257,10 +257,19 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(settings, named):
     refused(lambda: LaterSAC(4, 2, [0], **settings), match=named, error=ValueError)
 
 
-@pytest.mark.parametrize("make", [partial(SAC, 4), partial(DQN, (4,)), partial(Rainbow, (4,))])
+@pytest.mark.parametrize(
+    ("make", "fitting"),
+    [
+        (partial(SAC, 4), "agent=later_sac"),
+        (partial(DQN, (4,)), "network=mlp"),
+        (partial(Rainbow, (4,)), "network=mlp"),
+    ],
+)
 @pytest.mark.parametrize("network", ["dropout_mlp", "simba", "hypersphere", "xqc", "flash_sac"])
-def test_agents_refuse_networks_that_they_would_call_wrongly(make, network):
-    refused(lambda: make(2, [0], network=network), match=f"{network}.*agent=later_sac", error=ValueError)
+def test_agents_refuse_networks_that_they_would_call_wrongly_and_name_what_takes_the_same_actions(
+    make, fitting, network
+):
+    refused(lambda: make(2, [0], network=network), match=f"{network}.*take {fitting}", error=ValueError)
 
 
 def test_agents_refuse_modules_that_they_would_not_tell_when_they_train(monkeypatch):
