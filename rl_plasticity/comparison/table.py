@@ -214,7 +214,7 @@ class Comparison:
         text += f" on {', '.join(self.steps)}, {self.metric} at {self.where}, {self.better} is better. "
         if not math.isfinite(best["iqm"].value):
             return f"{text}No group has a finite value."
-        text += f"The best interquartile mean is that of {best.label}: {shown(best['iqm'], self.number)}."
+        text += f"The best interquartile mean is that of {told(best.label)}: {shown(best['iqm'], self.number)}."
         measured = [row for row in (best, *others) if "gap" in row.estimates]
         if self.baseline is None or not measured:
             return text
@@ -225,16 +225,16 @@ class Comparison:
             )
         many = f", by a 95 % interval that holds for all {len(measured)} groups at once" if len(measured) > 1 else ""
         did = f"{counted(len(sides['Better']), 'group')} did better and {len(sides['Worse'])} did worse"
-        text += f" Compared with the baseline, {self.baseline.label}, {did}{many}."
+        text += f" Compared with the baseline, {told(self.baseline.label)}, {did}{many}."
         return text + "".join(f" {side}: {'; '.join(map(self.difference, of))}." for side, of in sides.items() if of)
 
     def difference(self, row: Row) -> str:
         """A clause: how far a group's mean is from the baseline's, from how many pairs or runs, and how sure it is."""
         gap = row.estimates.get("gap_all_at_once", row["gap"])
         if not math.isfinite(gap.value):
-            return f"{row.label}, because one of the two groups has no finite run"
+            return f"{told(row.label)}, because one of the two groups has no finite run"
         write = fine([gap.value, *(gap.interval or ())])
-        text = f"{row.label} by {write(gap.value)} ({gap.note})"
+        text = f"{told(row.label)} by {write(gap.value)} ({gap.note})"
         if math.isnan(gap.p):
             return f"{text}; with 1 seed there is no interval, so this may be chance"
         text += (
@@ -401,6 +401,11 @@ def gap(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]], leve
     # The signs of 5 pairs are all alike in 1 of 16 cases by chance: so few say more as runs without a partner.
     p = statistics.permutation_p(*([pairs] if pairs and n > 5 else runs))
     return found._replace(interval=None if flat else (low, high), p=p)
+
+
+def told(label: str) -> str:
+    """A group's label in a sentence: ``no method (none)`` for ``none``."""
+    return re.sub(r"^none(?! \+)", "no method (none)", label)
 
 
 def shown(estimate: Estimate, number: Callable[[float], str]) -> str:

@@ -109,7 +109,7 @@ def test_the_verdict_says_of_each_method_where_it_is_and_how_many_are_better_and
     )
     assert ["l2" in better, "spectral" in better, "swr" in worse, "wrs" in undecided] == [True] * 4
     assert "swr" not in better + undecided
-    assert "the baseline, none, 2 groups did better and 1 did worse" in verdict
+    assert "the baseline, no method (none), 2 groups did better and 1 did worse" in verdict
     assert "l2, 1 group did better and 3 did worse" in summarize(groups, baseline="l2").verdict()
     lower = summarize(groups, baseline="l2", direction="lower").verdict()
     assert "l2, 3 groups did better and 1 did worse" in lower
@@ -306,7 +306,7 @@ def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
     c = summarize(groups_of(tmp_path, (STEPS, finals(1, 2, 3)), (["reg=l2", *STEPS], diverged)))
     assert c.rows[1]["mean"].value == 900
     assert c.rows[1]["iqm"].value == -inf
-    assert "is that of none" in c.verdict()
+    assert "is that of no method (none)" in c.verdict()
     none = {0: curve([1.0, 1.0, inf])}
     lost = summarize(groups_of(tmp_path / "c", (STEPS, finals(1)), (["reg=l2", *STEPS], none)))
     assert "l2, because" in lost.verdict()
@@ -374,7 +374,7 @@ def test_a_metric_without_a_direction_says_so_and_takes_one(tmp_path):
     broken, whole = of("critic/dormant", np.nan, 0.1), of("critic/dormant", 0.4, 0.4)  # the worst where lower is better
     c = summarize(groups_of(tmp_path / "b", (STEPS, whole), (["reg=l2", *STEPS], broken)), "critic/dormant")
     assert (c.rows[1]["probability_of_improvement"].value, c.rows[1]["iqm"].value) == (0.5, np.inf)
-    assert "that of none" in c.verdict()
+    assert "that of no method (none)" in c.verdict()
 
 
 def test_the_table_is_latex_with_its_cells_escaped(tmp_path):
