@@ -104,7 +104,8 @@ def listing(out: Path) -> None:
                 states = [state(study, out) for study in versions]
                 here = ", ".join(filter(None, states)) or ("published" if name in published else "not here")
                 rows.append([name, *cells, here])
-                shown = f"{name}  {versions[0].shows} ({versions[0].where})"
+                where = f" ({versions[0].where})" if versions[0].where else ""
+                shown = f"{name}  {versions[0].shows}{where}"
                 print(textwrap.fill(shown, 100, subsequent_indent="    ", break_on_hyphens=False))
         print("\n".join(["", *aligned(rows), ""]))
     print(

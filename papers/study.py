@@ -72,7 +72,7 @@ class Study:
     Args:
         name: for example ``spectral/figure-2``.
         shows: one line that says what it shows.
-        where: the section of the paper.
+        where: the section of the paper, or for a study of ours what has its results; empty if nothing has them yet.
         command: ``train``, ``supervised`` or a script.
         settings: arguments of all runs, or of the script.
         methods: arguments of each method, by its label in the paper.
@@ -209,7 +209,7 @@ def load(name: str, small: bool = False) -> Study:
     return Study(
         name=name,
         shows=entry["shows"],
-        where=entry["where"],
+        where=entry.get("where", ""),
         command=entry["command"],
         settings=shlex.split(entry.get("settings", "")),
         methods={label: shlex.split(text) for label, text in methods.items()},

@@ -62,7 +62,7 @@ def of_one_seed(study):
 
 def test_every_value_of_every_study_can_be_set(study):
     assert study.shows
-    assert study.where
+    assert not study.where.startswith("docs/") or (Path(__file__).parents[2] / study.where).is_file()
     if study.is_script:
         return
     kind = study.makes.kind
