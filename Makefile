@@ -16,7 +16,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DOCS_STAMP := .venv/docs-installed
 
-# This Makefile's own .venv has torch for CPUs.
+# A Python whose torch fits the GPU's driver; .venv has the torch of pip's index, on Linux one with CUDA.
 GPU_PYTHON ?= python3
 
 .PHONY: train test docs wheel notebooks test-integrations test-gpu test-ray test-slurm
