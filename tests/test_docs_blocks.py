@@ -143,10 +143,6 @@ PYTHON: dict[str, list[Block]] = {
         Block("make_intervention"),
     ],
     "metrics.md": [
-        Block("load_agent",
-            instead={'make_env("cheetah-run", seed=0)': 'make_env("gym:Pendulum-v1", seed=0, action_repeat=4)',
-                "range(256)": "range(8)", "updates=30": "updates=3"},
-            after="assert fit_fresh_targets(critic, (obs, act), updates=3).shape == (runs,)"),
         Block("METRICS[",
             after=A_LOOP + "from rl_plasticity import measure\n"
                 "found = measure(net, x, nn.functional.cross_entropy, labels)\n"
