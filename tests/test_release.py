@@ -59,7 +59,8 @@ def test_what_is_tested_is_what_is_promised():
     named = [c.rpartition(" ")[2] for c in PROJECT["classifiers"] if "Python :: 3" in c]
     assert job["strategy"]["matrix"]["python"] == named == promised
     systems = {"ubuntu-latest": "Operating System :: POSIX :: Linux", "macos-latest": "Operating System :: MacOS"}
-    assert {systems[name] for name in job["strategy"]["matrix"]["os"]} <= {*PROJECT["classifiers"]}
+    promised_systems = {c for c in PROJECT["classifiers"] if c.startswith("Operating System")}
+    assert promised_systems <= {systems[name] for name in job["strategy"]["matrix"]["os"]}
 
 
 def test_torch_may_be_what_is_tested_and_every_page_that_says_so_says_the_same():
