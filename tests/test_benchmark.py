@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import pytest
@@ -61,14 +62,14 @@ def suite(tmp_path, monkeypatch):
 
 
 def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd):
-    asked = ["quick", "reg=mine", "plugins=[my_plug]", "name=mine"]
+    asked = ["quick", "reg=mine", "plugins=[my_plug]"]
     assert command(asked) == 0
     assert "reg.coef=0.001,0.01,0.1" in capfd.readouterr().err
     assert command(asked) == 0  # goes on where it was stopped: at its end
     out = capfd.readouterr().out
     assert "to make" not in out
     assert "better than 0, undecided against 0, worse than 0 of 0" in out
-    (folder,) = (suite / "results/benchmark/quick-1").glob("mine-*")
+    (folder,) = (suite / "results/benchmark/quick-1").glob("reg=mine-*")
     found = rows.read(folder / "rows.csv")
     assert [row.seed for row in found] == ["0", "1", "2"]
     assert all(row.settings.startswith("lr=1e-3 reg=mine reg.coef=0.") for row in found)
@@ -77,7 +78,7 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     assert command(["submit", str(folder)]) == 0
     file = folder / "submission.json"
     assert command(["verify", str(file), "plugins=[my_plug]"]) == 0
-    assert "the same numbers" in capfd.readouterr().out
+    assert re.search("the same numbers\n.*1 of 1 task", capfd.readouterr().out)
     claimed = json.loads(file.read_text())
     assert claimed["sources"] == {"my_plug": {"__init__.py": "from my_plug.methods import Mine", "methods.py": PLUG}}
     for row in claimed["rows"]:
@@ -89,6 +90,11 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     file.write_text(json.dumps(claimed))
     refused(lambda: command(["verify", str(file)]), "plugins")  # no file loads a module
     assert "antigravity" not in sys.modules
+    origin = next(folder.rglob("test/**/provenance.json"))
+    started = json.loads(origin.read_text())
+    started["starts"][0]["plugin_sources"]["my_plug"] = "edited meanwhile"
+    origin.write_text(json.dumps(started))
+    refused(lambda: command(asked), "my_plug", str(origin.parent.name))
     plugins._files["my_plug"] = (None, {"my_plug.py": b"another source"})
     refused(lambda: command(["verify", str(file)]), "my_plug")
 

@@ -72,14 +72,16 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
         except SettingsError as error:
             why = f"refused: {error}"
             found.append(Row(task.suite, task.name, method.name, " ".join(method.settings), "", why, "", ""))
-            say(f"{method.name} on {task.name}: {why}")
     if not choosing:
         raise SettingsError(found[0].raw)
+    for row in found:
+        say(f"{method.name} on {row.task}: {row.raw}")
     status = sweep.make([*itertools.chain(*choosing.values())], launcher)
     if status < 128:
         for task, runs in choosing.items():
             if best := chosen(task, task.own(method), runs):
                 tested[task] = task.runs(best, folder, "test")
+                _say_what_lies_at_an_end(task, task.own(method), best)
     if tested:
         status = max(status, sweep.make([*itertools.chain(*tested.values())], launcher))
     for task, runs in tested.items():
@@ -116,7 +118,23 @@ def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
     return found
 
 
+def _say_what_lies_at_an_end(task: Task, own: Mapping[str, str], best: Mapping[str, str]) -> None:
+    """Say which of a setting's values was best where it is the first or the last that was tried."""
+    for name in suites.varied(own):
+        first, *_, last = own[name].split(",")
+        if best[name] in (first, last):
+            say(f"{task.name}: the best {name} is {best[name]}, at an end of {own[name]}; values beyond may do better")
+
+
 def _read(task: Task, runs: Sequence[Run]) -> list[tuple[loading.Run, float]]:
-    """The finished runs, and of each the mean of the task's metric over the run, or over its last rows."""
+    """The finished runs, and of each the mean of the task's metric over the run, or over its last rows.
+
+    Raises:
+        SettingsError: a plug was edited before a run that began later.
+    """
     found = [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
+    for run in found:
+        for module, digest in plugins.sources().items():
+            if any(start["plugin_sources"].get(module, digest) != digest for start in run.starts):
+                raise SettingsError(f"{run.folder.path} was made with another {module}: delete it and run this again")
     return [(run, float(np.mean(run.curves[task.metric].values[-task.last :]))) for run in found]

@@ -47,7 +47,7 @@ def show(suite: Suite, found: Sequence[Row], mine: str | None, place: Path | Non
     if place is None:
         print(markdown(every))
         return
-    text = verdict(scores, mine) if mine else ""
+    text = verdict(suite, scores, mine) if mine else ""
     print(f"\n{command_line.fitted(of_one(suite, scores, found, mine) if mine else every)}")
     if text:
         print(printable(text))
@@ -67,7 +67,7 @@ def of_all(suite: Suite, scores: Scores) -> list[list[str]]:
     lines = [["method", "overall", "rank", *suite.tasks]]
     for at in scores.best_first:
         overall = _shown(scores, at)
-        rank = "{} [{}, {}]".format(*scores.rank(at)) if overall else ""
+        rank = "{} [{}, {}]".format(*scores.rank(at)) if overall and scores.methods[at] not in (NONE, FRESH) else ""
         cells = [f"{score:.2f}" if math.isfinite(score) else "" for score in scores.values[at, :-1]]
         lines.append([scores.methods[at], overall or "not on all tasks", rank, *cells])
     return lines
@@ -85,7 +85,7 @@ def of_one(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> lis
     return lines
 
 
-def verdict(scores: Scores, name: str) -> str:
+def verdict(suite: Suite, scores: Scores, name: str) -> str:
     """A method's place among the others, in a sentence that can be cited."""
     at = scores.methods.index(name)
     if not (overall := _shown(scores, at)):
@@ -95,7 +95,7 @@ def verdict(scores: Scores, name: str) -> str:
     gaps = [gap for other, gap in scores.gaps(at).items() if other not in (NONE, FRESH)]
     better, worse = sum(low > 0 for low, _ in gaps), sum(high < 0 for _, high in gaps)
     return (
-        f"{name}: overall {overall}, rank {rank} [{lowest}, {highest}] of {np.isfinite(scores.values[:, -1]).sum()}; "
+        f"{name} on {suite.name}: overall {overall}, rank {rank} [{lowest}, {highest}] of {len(gaps) + 1}; "
         f"better than {better}, undecided against {len(gaps) - better - worse}, worse than {worse} "
         f"of {counted(len(gaps), 'other method')}"
     )

@@ -61,9 +61,10 @@ class Scores:
         return order
 
     def rank(self, method: int) -> tuple[int, int, int]:
-        """A method's rank by its overall score, 1 is best, and the ends of the rank's 95 % interval."""
+        """A method's rank by its overall score among all but none and fresh, and the ends of its 95 % interval."""
+        others = [i for i, name in enumerate(self.methods) if name not in ("none", "fresh")]
         overall = self.every[..., -1]
-        ranks = 1 + (overall > overall[:, [method]]).sum(-1)
+        ranks = 1 + (overall[:, others] > overall[:, [method]]).sum(-1)
         low, high = np.quantile(ranks[1:], ENDS, method="inverted_cdf")
         return int(ranks[0]), int(low), int(high)
 

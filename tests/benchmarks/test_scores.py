@@ -26,14 +26,14 @@ def test_overall_leaves_out_a_quarter_of_the_tasks_at_either_end():
 def test_a_method_without_a_score_on_a_task_has_no_overall_score_and_no_place_in_ranks_and_gaps():
     found = of([0, 0], [1, 1], [0.5, np.nan], [0.2, 0.2])
     assert np.isnan(found.values[2, -1])
-    assert found.rank(3) == (2, 2, 2)  # below fresh
+    assert found.rank(3) == (1, 1, 1)  # neither no method nor fresh has a rank
     assert set(found.gaps(3)) == {"none", "fresh"}
 
 
 def test_ranks_of_clearly_apart_methods_are_certain_and_those_of_equal_ones_are_not():
     found = of([0], [1], [0.5], [0.51], spread=0.1)
-    assert found.rank(1) == (1, 1, 1)
-    assert found.rank(2) == (3, 2, 3)
+    assert found.rank(2) == (2, 1, 2)
+    assert of([0], [1], [0.2], [0.8], spread=0.1).rank(2) == (2, 2, 2)
 
 
 def test_intervals_of_gaps_hold_for_all_methods_at_once(monkeypatch):
