@@ -14,8 +14,6 @@ prime_updates=30000``, only runs with this setting count. Brackets show the 95 %
 samples of whole groups. Runs that differ only in the seed are no independent evidence of what a method does. There is
 no interval for few groups.
 
-``--means q_overestimation critic/dormant`` prints the mean of these measures in each group instead.
-
 A correlation says that a measure could be used to sort runs; it does not say that the measure is the cause.
 """
 
@@ -33,7 +31,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from rl_plasticity import SettingsError
-from rl_plasticity.comparison.groups import IGNORED, differing, labels
+from rl_plasticity.comparison.groups import IGNORED, differing
 from rl_plasticity.comparison.loading import Run, read
 from rl_plasticity.errors import nearest
 from rl_plasticity.metrics.statistics import value_at
@@ -233,26 +231,6 @@ def text(runs: Sequence[Seen], within: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def means(runs: Sequence[Seen], measures: Sequence[str]) -> str:
-    """The mean of each measure over the runs of each group, in Markdown.
-
-    Raises:
-        SettingsError: an unknown measure.
-    """
-    for name in measures:
-        if name not in runs[0].measures:
-            raise SettingsError(f"there is no measure {name}{nearest(name, runs[0].measures)}")
-    groups: dict[tuple[tuple[str, str], ...], list[Seen]] = defaultdict(list)
-    for run in runs:
-        groups[tuple(sorted(run.settings.items()))].append(run)
-    lines = [f"{len(runs)} runs, measured at env step {runs[0].at}", ""]
-    lines += [f"|  | {' | '.join(f'`{name}`' for name in measures)} |", "|---|" + "---|" * len(measures)]
-    for label, members in zip(labels([dict(key) for key in groups]), groups.values(), strict=True):
-        numbers = (float(np.mean([run.measures[name] for run in members])) for name in measures)
-        lines.append(f"| {label} | {' | '.join(f'{x:.0f}' if abs(x) >= 100 else f'{x:.3g}' for x in numbers)} |")
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of runs, or a file written by --write")
@@ -260,10 +238,9 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE.csv", help="new file for each run's numbers")
     parser.add_argument("--within", nargs="+", default=[], metavar="SETTING")
     parser.add_argument("--where", nargs="+", default=[], metavar="SETTING=VALUE")
-    parser.add_argument("--means", nargs="+", default=[], metavar="MEASURE")
     options = parser.parse_args()
     try:
-        printed = run(options.folder, options.at, options.write, options.within, options.where, options.means)
+        printed = run(options.folder, options.at, options.write, options.within, options.where)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     print(printed)
@@ -275,7 +252,6 @@ def run(
     to: Path | None,
     within: Sequence[str],
     where: Sequence[str],
-    measures: Sequence[str] = (),
 ) -> str:
     """Run the command with these options; returns the text to print.
 
@@ -297,7 +273,7 @@ def run(
     for name in (*within, *(one.partition("=")[0] for one in where)):
         if name not in known:
             raise SettingsError(f"the runs differ in {', '.join(sorted(known))}, not in {name}{nearest(name, known)}")
-    result = means(chosen(runs, where), measures) if measures else text(chosen(runs, where), within)
+    result = text(chosen(runs, where), within)
     if to:
         write(runs, to)
     return result

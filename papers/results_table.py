@@ -1,11 +1,9 @@
 """A study's numbers as a Markdown table for the documentation: ``python -m papers.results_table FILE.csv``.
 
 From a ``figure.csv`` (``python -m papers``), the table has one row per method and one column per panel and mark. With
---against, it also has the differences to a method of the means over a run, seed by seed. From a ``comparison.csv``
-(``compare``), it has for each group the final mean, the mean over the run, the last third minus the first (where tasks
-change), and the gap to the baseline.
+--against, it also has the differences to a method of the means over a run, seed by seed.
 
-Intervals are 95 %; those of the last column hold for all groups at once. A column shows three digits of its largest
+Intervals are 95 %; those of the last column hold for all methods at once. A column shows three digits of its largest
 number. Means are of finite runs, and a note says where some are not finite.
 """
 
@@ -18,9 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rl_plasticity.metrics.statistics import paired_differences, student_interval
-
-GAPS = {"gap_paired": "", "gap_unpaired": " (unpaired)"}
-NUMBERS = {"mean": "final", "area_under_curve": "mean of the run", "last_minus_first_third": "last - first third"}
 
 
 class Cell(NamedTuple):
@@ -35,19 +30,19 @@ def table(path: Path, against: str | None = None, panel: str | None = None) -> l
     """The lines of the table, in Markdown.
 
     Raises:
-        ValueError: the file is neither kind of file or has no line; or it has no such method `against`, or no such
+        ValueError: the file is no such file or has no line; or it has no such method `against`, or no such
             panel.
     """
     with path.open(newline="") as file:
         lines = [*csv.DictReader(file)]
-    if not lines or not ({"panel", "mark"} <= lines[0].keys() or {"group", "statistic"} <= lines[0].keys()):
-        raise ValueError(f"{path} is no figure.csv and no comparison.csv with numbers")
+    if not lines or not {"panel", "mark"} <= lines[0].keys():
+        raise ValueError(f"{path} is no figure.csv with numbers")
     if panel is not None:
         panels = ", ".join(dict.fromkeys(line["panel"] for line in lines if "panel" in line))
         lines = [line for line in lines if line.get("panel") == panel]
         if not lines:
             raise ValueError(f"{path} has no panel {panel!r}" + (f"; it has {panels}" if panels else ""))
-    columns = _of_figure(lines) if "panel" in lines[0] else _of_comparison(lines)
+    columns = _of_figure(lines)
     if against is not None:
         if against not in {line.get("method") for line in lines}:
             known = ", ".join(dict.fromkeys(line["method"] for line in lines if "method" in line))
@@ -104,26 +99,6 @@ def _gaps(lines: Sequence[dict[str, str]], against: str) -> dict[str, dict[str, 
                 at_once[method] = Cell((value, *student_interval(pairs, level=level)), sign="+")
         columns |= {f"{of} gap to {against}".strip(): gaps, f"{of} for all gaps at once".strip(): at_once}
     return columns
-
-
-def _of_comparison(lines: Sequence[dict[str, str]]) -> dict[str, dict[str, Cell]]:
-    """Each column's cells, by group; without a baseline there are no columns of gaps."""
-    runs = Counter(line["group"] for line in lines if line["seed"] and line["statistic"] == "final")
-    names = [*NUMBERS.values(), "gap to the baseline", "for all gaps at once"]
-    columns: dict[str, dict[str, Cell]] = {name: {} for name in names}
-    gaps, at_once = (columns[name] for name in names[-2:])
-    for line in lines:
-        name = line["statistic"]
-        if not line["seed"] and name in NUMBERS:
-            note = _finite(int(line["n"]), runs[line["group"]]) if name == "mean" else ""
-            columns[NUMBERS[name]][line["group"]] = Cell(_numbers(line, "value"), note)
-        elif name in GAPS:
-            gaps[line["group"]] = Cell(_numbers(line, "value"), GAPS[name], "+")
-        elif name == "gap_all_at_once":
-            at_once[line["group"]] = Cell(_numbers(line, "value"), sign="+")
-    for group in runs if gaps else ():
-        gaps.setdefault(group, Cell((), "baseline"))
-    return {column: cells for column, cells in columns.items() if cells}
 
 
 def _numbers(line: dict[str, str], name: str) -> tuple[float, ...]:

@@ -170,9 +170,3 @@ def diagnosis(learned, run="seed 0", network="critic", data="random", verdict="l
         }
         for i, value in enumerate(learned)
     ]
-
-
-def write_diagnosis(folder, rows):
-    """A ``diagnosis.json`` of these rows."""
-    content = {"settings": {}, "checkpoints": {}, "rows": rows}
-    (folder / "diagnosis.json").write_text(json.dumps(content))

@@ -2,8 +2,6 @@
 
 import pkgutil
 import re
-import runpy
-import shlex
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,6 @@ from papers import shown
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-TABLE = re.compile(
-    r"^    python (-m papers\.(?:results_table|foretell|minatar_curves|already_trained) docs/.+"
-    r"|-m rl_plasticity\.benchmark .+ table=markdown)"
-    r"\n\n((?:\|.+\n)+)",
-    re.MULTILINE,
-)
 
 
 def prose(page):
@@ -69,17 +61,6 @@ def test_every_picture_of_the_documents_is_shown_somewhere_and_small():
     for picture in (ROOT / "docs").rglob("*.png"):
         assert picture.name in shown
         assert picture.stat().st_size < 250_000
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if TABLE.search(page.read_text())], ids=lambda page: page.name)
-def test_a_table_is_what_the_command_above_it_prints(page, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    for command, table in TABLE.findall(page.read_text()):
-        words = [word for word in shlex.split(command) if word != "-m"]
-        monkeypatch.setattr("sys.argv", words)
-        file = words[0] if words[0].endswith(".py") else f"{words[0].replace('.', '/')}.py"
-        runpy.run_path(file, run_name="__main__")
-        assert table.strip() in capsys.readouterr().out, command
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "; " in page.read_text()], ids=lambda page: page.name)

@@ -1,12 +1,11 @@
 """``python -m papers.results_table``: a study's numbers as a page's table."""
 
 import pytest
-from conftest import called, refused
+from conftest import called
 
 from papers import results_table
 
 FIGURE = "panel,method,mark,metric,seed,mean_of_run,low,high,n"
-COMPARISON = "group,task,seed,metric,step,statistic,value,low,high,n"
 
 
 def table(tmp_path, *lines):
@@ -31,31 +30,11 @@ def test_a_table_has_a_row_for_each_method_and_a_column_for_each_panel_and_mark(
     ]
 
 
-def compared(group, mean, *gap):
-    lines = [f"{group},a,{seed},r,9,final,{mean},,,1" for seed in range(5)]
-    lines += [f"{group},all,,r,9,mean,{mean},0.4,0.6,5", f"{group},all,,r,9,area_under_curve,0.25,,,5", *gap]
-    return lines
-
-
-def test_of_a_comparison_it_has_each_group_s_mean_and_its_gap_to_the_baseline(tmp_path):
-    lines = compared("none", 0.5)
-    lines += compared("l2", 0.75, "l2,all,,r,9,gap_paired,0.2512,-0.1,0.6,5")
-    lines += ["l2,all,,r,9,gap_all_at_once,0.2512,-0.3,0.8,5"]
-    lines += compared("swr", 1.0, "swr,all,,r,9,gap_unpaired,0.5,,,4")
-    assert table(tmp_path, COMPARISON, *lines) == [
-        "|  | final | mean of the run | gap to the baseline | for all gaps at once |",
-        "| --- | --- | --- | --- | --- |",
-        "| none | 0.500 [0.400, 0.600] | 0.250 | baseline |  |",
-        "| l2 | 0.750 [0.400, 0.600] | 0.250 | +0.251 [-0.100, +0.600] | +0.251 [-0.300, +0.800] |",
-        "| swr | 1.000 [0.400, 0.600] | 0.250 | +0.500 (unpaired) |  |",
-    ]
-
-
 @pytest.mark.parametrize("text", ["run,step,name,value\na,0,b,1", FIGURE, ""])
 def test_another_file_is_refused_in_one_line(text, tmp_path):
     (tmp_path / "other.csv").write_text(text)
     status, _, err = called(results_table.main, tmp_path / "other.csv")
-    assert (status, "other.csv is no figure.csv and no comparison.csv" in err) == (2, True)
+    assert (status, "other.csv is no figure.csv" in err) == (2, True)
 
 
 def test_against_a_method_there_are_the_gaps_of_the_means_over_a_run_seed_by_seed_and_for_all_at_once(tmp_path):
@@ -72,5 +51,3 @@ def test_against_a_method_there_are_the_gaps_of_the_means_over_a_run_seed_by_see
     assert swr == "| swr | 23.0 | +20.0 [+18.5, +21.5] | +20.0 [+18.1, +21.9] |"
     with pytest.raises(ValueError, match=r"'nothing'.*none, l2, swr"):
         results_table.table(tmp_path / "file.csv", against="nothing")
-    (tmp_path / "other.csv").write_text("\n".join([COMPARISON, *compared("none", 0.5)]) + "\n")
-    refused(lambda: results_table.table(tmp_path / "other.csv", against="none"), match=r"'none'$", error=ValueError)
