@@ -2,9 +2,8 @@
 
     python scripts/study_diagnose.py docs/results/diagnose.csv
 
-If there is no such file it is made, in about three hours. A row is one run at the end of one task: the training
-accuracy of that task and of the next one, and what the network could learn then, of drawn targets and of the next task
-itself. Thresholds were chosen on the rows of the group `relu` alone; the others check them.
+If there is no such file it is made, in about an hour. A row is one run at the end of one task: the training accuracy of
+that task and of the next one, and how much of the next task the network could learn then, as a share of a fresh one.
 """
 
 import argparse
@@ -18,18 +17,17 @@ import numpy as np
 from sklearn.metrics import roc_auc_score  # type: ignore[import-untyped]
 
 from rl_plasticity import supervised
-from rl_plasticity.diagnosis.report import NOW, Report
+from rl_plasticity.diagnosis.report import NOW
 from rl_plasticity.diagnosis.subject import subject_of
-from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
+from rl_plasticity.diagnosis.tasks import TaskSource
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.runs.session import Session
 from rl_plasticity.seeding import RunStreams, derive
 from rl_plasticity.tasks import TASKS, load
-from rl_plasticity.training.epochs import batches, cross_entropy, first_images
+from rl_plasticity.training.epochs import batches, cross_entropy
 
 LOST = 0.9  # a next task that ends with a lower training accuracy counts as lost
 GROUPS: dict[str, dict[str, Any]] = {
-    "relu": {"reg": ["none", "spectral", "wrs", "swr", "l2", "l2_init"]},
     "relu, other strengths": {"reg": {"name": "spectral", "coef": [1e-5, 1e-3]}},
     "relu, l2": {"reg": {"name": "l2", "coef": [1e-3, 1e-2]}},
     "LayerNorm": {"net": {"name": "mlp", "layer_norm": True}, "reg": ["none", "spectral", "l2"]},
@@ -39,8 +37,7 @@ GROUPS: dict[str, dict[str, Any]] = {
 }
 SYMPTOMS = ("dead", "dormant", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 GROW = ("dead", "dormant", "weight_norm", "sigma1")  # where plasticity is lost; the others fall
-COLUMNS = ["group", "run", "task", "accuracy", "next", "drawn", "drawn_low", "drawn_high", "verdict"]
-COLUMNS += ["batches", "batches_verdict", *SYMPTOMS]
+COLUMNS = ["group", "run", "task", "accuracy", "next", "learned", "low", "high", "verdict", *SYMPTOMS]
 VERDICTS = ("plastic", "not detectable", "losing", "lost")
 
 
@@ -56,32 +53,22 @@ def rows_of(group: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
         learner: Any = session.parts["learner"]
         tasks = [derive(n, supervised.TASK) for n in session.plan.seeds]
         sequence: Any = kind(data, tasks, s.num_tasks, **s.task.settings)
-        x, y = first_images(sequence.task(index - 1), data, LARGE_BANK, learner.runs)
-        given = TaskSource(Bank(x, learner.runs), (cross_entropy, y))
-        drawn = reports(subject_of(learner), given, None, None, False, 3, None, index)
         order = RunStreams(session.plan.seeds)
         epoch = [*batches(sequence.task(index), data, order, s.batch_size, learner.runs)]
         task = TaskSource(None, (cross_entropy, epoch))
-        own = reports(subject_of(learner), task, None, None, False, 2, len(epoch) * s.epochs_per_task, index)
-        for name, of_drawn, of_own in zip(session.plan.names, drawn, own, strict=True):
-            found.append({"group": group, "run": str(name), "task": index} | numbers(of_drawn, of_own))
+        every = reports(subject_of(learner), task, None, None, False, 2, len(epoch) * s.epochs_per_task, index)
+        for name, report in zip(session.plan.names, every, strict=True):
+            row = {"group": group, "run": str(name), "task": index, "verdict": report.verdict}
+            row |= dict(zip(("learned", "low", "high"), report.evidence[NOW], strict=True))
+            found.append(row | {name: report.symptoms[name][0] for name in SYMPTOMS if name in report.symptoms})
 
     with TemporaryDirectory() as folder:
-        given = {"preset": "demo", "seeds": 2, "measure_every_updates": 0, **settings}
+        given = {"preset": "demo", "measure_every_updates": 0, **settings}
         run = supervised.run(out=f"{folder}/run", on_step=on_step, **given)
         accuracy = {str(name): curves["task/train_accuracy"].values for name, curves in run.metrics().items()}
     for row in found:
         row["accuracy"], row["next"] = accuracy[row["run"]][row["task"] - 1 : row["task"] + 1]
     return found
-
-
-def numbers(drawn: Report, own: Report | None = None) -> dict[str, Any]:
-    """The columns of a row that come from reports."""
-    found: dict[str, Any] = dict(zip(["drawn", "drawn_low", "drawn_high"], drawn.evidence[NOW], strict=True))
-    found |= {"verdict": drawn.verdict}
-    if own is not None:
-        found |= {"batches": own.evidence[NOW].mean, "batches_verdict": own.verdict}
-    return found | {name: drawn.symptoms[name][0] for name in SYMPTOMS if name in drawn.symptoms}
 
 
 def is_lost(row: Mapping[str, str]) -> bool:
@@ -92,8 +79,8 @@ def is_lost(row: Mapping[str, str]) -> bool:
 def show(rows: Sequence[Mapping[str, str]]) -> None:
     """Print the AUROC of every measure, by group, and what followed each verdict."""
     groups = {name: [r for r in rows if r["group"] == name] for name in dict.fromkeys(r["group"] for r in rows)}
-    groups["all but relu"] = [r for r in rows if r["group"] != "relu"]
-    measures = ("drawn", "batches", *SYMPTOMS)
+    groups["all"] = [*rows]
+    measures = ("learned", *SYMPTOMS)
     print(f"| networks | changes of task | lost | {' | '.join(measures)} |\n{'|---' * (3 + len(measures))}|")
     for group, of_group in groups.items():
         lost, cells = [*map(is_lost, of_group)], []
@@ -102,14 +89,13 @@ def show(rows: Sequence[Mapping[str, str]]) -> None:
             known = len({*lost}) == 2 and not np.isnan(danger).any()
             cells.append(f"{roc_auc_score(lost, danger):.3f}" if known else "")
         print(f"| {group} | {len(lost)} | {sum(lost)} | {' | '.join(cells)} |")
-    for column in ("verdict", "batches_verdict"):
-        print(f"\n{column}, all but relu: boundaries; the next task's least, median, greatest; lost")
-        for verdict in VERDICTS:
-            of_verdict = [r for r in groups["all but relu"] if r[column] == verdict]
-            if of_verdict:
-                least, median, greatest = np.quantile([float(r["next"]) for r in of_verdict], [0, 0.5, 1])
-                share = sum(map(is_lost, of_verdict)) / len(of_verdict)
-                print(f"{verdict:28}{len(of_verdict):6}{least:10.2f}{median:10.2f}{greatest:10.2f}{share:10.0%}")
+    print("\nverdict: boundaries; the next task's least, median, greatest accuracy; lost")
+    for verdict in VERDICTS:
+        of_verdict = [r for r in rows if r["verdict"] == verdict]
+        if of_verdict:
+            least, median, greatest = np.quantile([float(r["next"]) for r in of_verdict], [0, 0.5, 1])
+            share = sum(map(is_lost, of_verdict)) / len(of_verdict)
+            print(f"{verdict:28}{len(of_verdict):6}{least:10.2f}{median:10.2f}{greatest:10.2f}{share:10.0%}")
 
 
 if __name__ == "__main__":
