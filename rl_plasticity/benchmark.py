@@ -42,10 +42,11 @@ DEEDS = {"submit": "the folder of a method", "verify": "a file that submit wrote
 # What needs torch is imported where it is used: a list of suites and a misspelt name do not wait for it.
 def command(arguments: Sequence[str]) -> int:
     """List the suites, show published scores, score a method, or submit or verify one."""
-    what, place = (*arguments, "", "")[:2]
-    rest = arguments[2 if what in DEEDS else 1 :]
-    settings, words = suites.as_given(a for a in rest if "=" in a), [a for a in rest if "=" not in a]
-    if "=" in what or (words and what not in DEEDS):
+    what, *rest = arguments or [""]
+    # A folder of a method may have a = in its name.
+    places = [a for a in rest if "=" not in a or (what in DEEDS and a.partition("=")[0] not in OWN)]
+    settings = suites.as_given(a for a in rest if a not in places)
+    if "=" in what or (places and what not in DEEDS):
         got = " ".join(arguments)
         raise SettingsError(f"name one suite first, then settings, got {got} (suites: {', '.join(suites.NAMES)})")
     own = {name: settings.pop(name) for name in OWN if name in settings}
@@ -56,11 +57,11 @@ def command(arguments: Sequence[str]) -> int:
     out = expanded(own.get("out", "results/benchmark"))
     if what not in DEEDS:
         return score(suites.load(what), suites.written(settings), own, out)
-    if not place or words or settings:
+    if len(places) != 1 or settings:
         raise SettingsError(f"{what} takes {DEEDS[what]}, got {' '.join(arguments[1:]) or 'nothing'}")
     from rl_plasticity.benchmarks import submission
 
-    return submission.submit(expanded(place)) if what == "submit" else submission.verify(expanded(place), out)
+    return submission.submit(expanded(places[0])) if what == "submit" else submission.verify(expanded(places[0]), out)
 
 
 def listing() -> int:

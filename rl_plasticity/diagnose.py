@@ -80,6 +80,8 @@ def diagnose_run(folder: RunFolder, d: Diagnose) -> int:
     source_of: Callable[..., Source] = OfTasks if folder.kind == "supervised" else OfAgents
     with closing(source_of(folder, d.device, min(folder.saved_steps))) as source:
         newest = _diagnosed(source, kept, folder.saved_steps, d)
+    if any(item.data != newest[0][0].data for item in kept.found):
+        print(f"verdicts on {newest[0][0].data} decide; those on drawn targets are further evidence")
     for item, run, report in newest:
         if report.verdict != "plastic":
             print(f"\n{run}, {item.network}, {item.data}, step {item.step}\n{report}")
@@ -108,9 +110,9 @@ def _items(source: Source, kept: Kept, saved: Collection[int], d: Diagnose) -> l
     every = itertools.product(saved, source.data, source.networks)
     there = {Item(*one) for one in every if one[1] == source.data[0] or one[0] == last > 0}
     items = [item for item in there.union(kept.found) if d.checkpoint in (None, item.step)]
-    if not items:
-        raise SettingsError(f"there is no checkpoint of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}")
     chosen = [item for item in items if d.network in (None, item.network)]
+    if not chosen:
+        raise SettingsError(f"there is no checkpoint of step {d.checkpoint}{nearest(d.checkpoint, map(str, saved))}")
     return sorted(chosen, key=lambda one: (one.step, source.data.index(one.data), source.networks.index(one.network)))
 
 

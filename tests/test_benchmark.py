@@ -64,7 +64,10 @@ def suite(tmp_path, monkeypatch):
 def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd):
     asked = ["quick", "reg=mine", "plugins=[my_plug]"]
     assert command(asked) == 0
-    assert "reg.coef=0.001,0.01,0.1" in capfd.readouterr().err
+    err = capfd.readouterr().err
+    assert "reg.coef=0.001,0.01,0.1" in err
+    chose = rows.read(next(suite.rglob("rows.csv")))[0].settings
+    assert ("labels: the best reg.coef is" in err) == ("reg.coef=0.01" not in chose.split())
     assert command(asked) == 0  # goes on where it was stopped: at its end
     out = capfd.readouterr().out
     assert "to make" not in out

@@ -18,7 +18,7 @@ from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.suites import Method, Task
 from rl_plasticity.comparison import loading
 from rl_plasticity.configs.kinds import KINDS
-from rl_plasticity.configs.written import as_written
+from rl_plasticity.configs.written import as_written, parse
 from rl_plasticity.errors import SettingsError, say
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import RunFolder
@@ -121,8 +121,8 @@ def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
 def _say_what_lies_at_an_end(task: Task, own: Mapping[str, str], best: Mapping[str, str]) -> None:
     """Say which of a setting's values was best where it is the first or the last that was tried."""
     for name in suites.varied(own):
-        first, *_, last = own[name].split(",")
-        if best[name] in (first, last):
+        tried = [*map(str, parse(f"{name}=[{own[name]}]")[1])]
+        if str(parse(f"{name}={best[name]}")[1]) in (tried[0], tried[-1]) and len(tried) > 2:
             say(f"{task.name}: the best {name} is {best[name]}, at an end of {own[name]}; values beyond may do better")
 
 

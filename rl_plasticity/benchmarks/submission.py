@@ -33,11 +33,15 @@ def submit(folder: Path) -> int:
     Raises:
         SettingsError: the folder is no method's, or has no scored row.
     """
-    found, runs, path = rows.read(folder / "rows.csv"), find([folder]), folder / "submission.json"
+    found, path = rows.read(folder / "rows.csv"), folder / "submission.json"
+    method: dict[str, Any] = read_json(folder / "method.json", dict, {})
+    if not method:
+        raise SettingsError(f"{folder} is not a method's folder, or it was stopped early: run the same command again")
     _scored(folder, found)
+    runs = find([folder])
     used = [re.findall(r" used (\S+) CPU seconds\n", run.log.read_text()) for run in runs]
     file = {
-        **read_json(folder / "method.json", dict, {}),
+        **method,
         "rows": [row._asdict() for row in found],
         "cpu_seconds": round(sum(map(float, itertools.chain(*used))), 1),
         "provenance": runs[-1].starts[-1],
@@ -53,9 +57,10 @@ def verify(path: Path, out: Path) -> int:
     Raises:
         SettingsError: the file cannot be read, or its plugs are not loaded or not those that it was made with.
     """
-    file: dict[str, Any] = read_json(path, dict, {})
-    found = _scored(path, [Row(**row) for row in file.get("rows", ())])
-    for module, digest in file["plugins"].items():
+    nothing: tuple[str, dict[str, str], list[Row]] = ("", {}, [])
+    name_of_method, theirs, every = read_json(path, _parts, nothing)
+    found = _scored(path, every)
+    for module, digest in theirs.items():
         if plugins.sources().get(module) != digest:
             raise SettingsError(
                 f"the plug {module} is not loaded, or differs from the one that made the file; read its source in the "
@@ -66,8 +71,8 @@ def verify(path: Path, out: Path) -> int:
     of_file = hashlib.sha256(path.read_bytes()).hexdigest()[:8]  # another file's runs are not taken for its own
     for name in drawn:
         task, of_task = suite.tasks[name], [row for row in found if row.task == name]
-        method = Method(file["name"], shlex.split(of_task[0].settings))
-        place = out / f"verify-{of_file}" / file["name"].replace("/", "_")
+        method = Method(name_of_method, shlex.split(of_task[0].settings))
+        place = out / f"verify-{of_file}" / name_of_method.replace("/", "_")
         runs = task.runs(task.own(method), place, "test")
         sweep.make(runs, Basic())
         again = {row.seed: float(row.raw) for row in making.scored(task, method, runs)}
@@ -82,6 +87,14 @@ def verify(path: Path, out: Path) -> int:
         print(f"{name}, {counted(len(off), 'seed')}: {said}")
     print(f"checked {len(drawn)} of {counted(len(tasks), 'task')}, but not how the settings were chosen")
     return int(is_wrong)
+
+
+def _parts(file: Any) -> tuple[str, dict[str, str], list[Row]]:
+    """The name of the method, the digests of its plugs, and its rows on tasks that there are."""
+    found = [Row(**row) for row in file["rows"]]
+    for row in found:
+        suites.load(row.suite).tasks[row.task]
+    return str(file["name"]), dict(file["plugins"]), found
 
 
 def _scored(path: Path, every: Iterable[Row]) -> list[Row]:

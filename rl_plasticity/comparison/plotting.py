@@ -86,7 +86,10 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, tuple[str, str]] = {}
     for label in labels:
-        name, *settings = re.split(r" (?=\S+=)", method_in_words(label).replace(" layer_norm=false", ""))
+        words = method_in_words(label).replace(" layer_norm=false", "")
+        if " layer_norm=true" in words:
+            words = f"LayerNorm + {words.replace(' layer_norm=true', '')}".replace(" + no method", "")
+        name, *settings = re.split(r" (?=\S+=)", words)
         look = OWN.get(name)
         if look and look not in found.values() and not (settings and name == "no method"):
             found[label] = look

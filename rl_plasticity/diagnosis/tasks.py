@@ -324,9 +324,13 @@ class TaskSource:
 
     @property
     def example(self) -> Example:
-        """Inputs for one call: all of them, or those of the first batch."""
-        example: Example = self.given[0][0] if self.bank is None else self.bank.example
-        return example
+        """Inputs for one call: all of them, or those of the largest of the first batches."""
+        if self.bank is not None:
+            return self.bank.example
+        inputs = [batch[0] for batch in self.given[:BANK]]
+        # On few examples units look dead.
+        largest: Example = max(inputs, key=lambda one: sum(x.numel() for x in tensors_in(one)))
+        return largest
 
     def task(self, nets: Sequence[nn.Module], seed: int, updates: int) -> TrialTask:
         """The task of one repeat, for a fresh network and the one that is diagnosed."""

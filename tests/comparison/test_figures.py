@@ -28,6 +28,8 @@ def test_no_method_is_gray_and_dotted_and_a_well_known_method_has_one_color_in_e
     second = looks(["spectral", "none layer_norm=false", "none layer_norm=true", "swr layer_norm=false"])
     assert first["none"] == second["none layer_norm=false"] == {"color": "gray", "ls": ":"}
     assert first["spectral coef=1e-4"] == second["spectral"]
-    assert second["none layer_norm=true"]["color"] != "gray"
+    third = looks(["LayerNorm", "LayerNorm + spectral", "spectral"])
+    assert second["none layer_norm=true"] == third["LayerNorm"]
+    assert looks(["spectral layer_norm=true"])["spectral layer_norm=true"] == third["LayerNorm + spectral"]
     for styles in (first, second, looks([f"method {i}" for i in range(20)])):
         assert len({(*style.values(),) for style in styles.values()}) == len(styles)

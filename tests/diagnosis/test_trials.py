@@ -251,3 +251,8 @@ def test_trials_go_on_as_if_they_had_been_longer_from_the_start() -> None:
         rate = max({*made.arms[arm].curves[0]} & {*long.arms[arm].curves[0]})
         assert torch.equal(made.arms[arm].curves[0][rate], long.arms[arm].curves[0][rate])
     assert trials_of(1, 10).go_on() is False
+
+
+def test_symptoms_are_those_on_the_largest_batch_as_units_look_dead_on_few_examples():
+    batches = [(torch.randn(n, 3), torch.zeros(n)) for n in (2, 64, 8)]
+    assert len(TaskSource.of(None, lambda out, y: out.mean(), None, batches).example) == 64
