@@ -33,10 +33,8 @@ def main() -> None:
         study, _, panel = of.partition(" ")
         found = rows(f"papers.results_table docs/results/rl/{study}/figure.csv --against none")
         for row in found:
-            method, *cells = row.values()
-            names = [*row][1:]
-            mean = cells[names.index(panel)] if panel else cells[0]
-            gap = cells[names.index(f"{panel} for all gaps at once")] if panel else cells[2]
+            method, first, *_ = row.values()
+            mean, gap = row[panel] if panel else first, row[f"{panel} for all gaps at once".strip()]
             ends = [*map(float, re.findall(r"[-+][\d.]+", gap.partition("[")[2]))]
             shown = "yes" if ends and (ends[0] > 0 or ends[1] < 0) else "no" if ends else ""
             table.writerow([problem, "no method" if method == "none" else method, mean, gap, shown])

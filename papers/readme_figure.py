@@ -48,9 +48,9 @@ def draw(curves: dict[str, np.ndarray], file: Path, ink: str, paper: str) -> Non
     style: dict[Any, Any] = {**STYLE, **colours, "figure.facecolor": paper, "axes.facecolor": paper}
     with plt.rc_context(style):
         figure, axes = plt.subplots(figsize=(6.2, 2.9), dpi=160)
-        ends = {}
+        ends, styles = {}, looks([*curves])
         for label, values in curves.items():
-            tasks, look = np.arange(1, values.shape[1] + 1), looks([*curves])[label]
+            tasks, look = np.arange(1, values.shape[1] + 1), styles[label]
             axes.plot(tasks, values.mean(0), linewidth=1.8, marker="o", markersize=3, **look)
             axes.fill_between(tasks, values.min(0), values.max(0), color=look["color"], alpha=0.2, linewidth=0)
             ends[label] = (float(values[:, -1].mean()), look["color"])

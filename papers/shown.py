@@ -26,7 +26,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NUMBER = r"([+-]?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?%?(?: \[[^\]]*\])?)"
-MARKED = re.compile(NUMBER + r"[*`]*<!-- ([^;>]+); ([^;>]+); ([^;>]+) -->")
+SOURCE = re.compile(r"<!-- ([^;>]+); ([^;>]+); ([^;>]+) -->")
+MARKED = re.compile(NUMBER + r"[*`]*" + SOURCE.pattern)
+TABLE = re.compile(r"<!-- table: (.+?) -->")  # on GitHub, the link beside it leads to the data
 OVER: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,

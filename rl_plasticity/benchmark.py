@@ -70,9 +70,10 @@ def listing() -> int:
 
     for name in suites.NAMES:
         suite = suites.load(name)
+        done = rows.published(suite)
         lines, total = [["task", "minutes", "methods", "asks"]], 0.0
         for task in suite.tasks.values():
-            methods = {row.method for row in rows.published(suite) if row.task == task.name}
+            methods = {row.method for row in done if row.task == task.name}
             lines.append([task.name, f"{task.minutes:g}", str(len(methods)), task.asks])
             total += task.minutes
         cost = f"{command_line.about(60 * total)} on {task.counted_on}"

@@ -31,9 +31,8 @@ from rl_plasticity.diagnosis.report import LEARNED, Report, Verdict
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import LARGE_BANK, Bank, TaskSource
 from rl_plasticity.diagnosis.trials import cost
-from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports
+from rl_plasticity.diagnosis.verdict import BAD, diagnose, reports, subject_from
 from rl_plasticity.errors import SettingsError, first_line, in_short, nearest, one_line, printable, say, shown
-from rl_plasticity.interventions.plain import PlainNet
 from rl_plasticity.runs import checkpoint
 from rl_plasticity.runs.diagnosed import Diagnosis, Item, Kept
 from rl_plasticity.runs.files import require_new, write_text
@@ -289,7 +288,7 @@ def of_files(make: str, weights: str, inputs: str, settings: Diagnose) -> int:
         net.load_state_dict(_state_in(_loaded(weights), net, weights))
     except (RuntimeError, TypeError, AttributeError) as error:
         raise SettingsError(f"{weights} does not fit the network: {one_line(str(error))}") from error
-    subject, tasks = Subject(net, [], PlainNet(net, make=maker).fresh, True), TaskSource(Bank(_loaded(inputs), ()))
+    subject, tasks = subject_from(net, None, maker, drawn=True), TaskSource(Bank(_loaded(inputs), ()))
     subject.made = _telling(weights, cost(subject, tasks, settings.repeats, settings.updates))
     (report,) = reports(subject, tasks, None, None, settings.remedies, settings.repeats, settings.updates, 0)
     print(report)

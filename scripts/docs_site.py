@@ -24,13 +24,12 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from papers.shown import in_markdown
+from papers.shown import SOURCE, TABLE, in_markdown
 from rl_plasticity.__main__ import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 LINK = re.compile(r"(\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 PICTURE = re.compile(r'(src(?:set)?=")([^":]+)(")()')  # of a <picture>, in the same four parts
-TABLE = re.compile(r"<!-- table: (.+?) -->")  # on GitHub, the link beside it leads to the data
 EQUATION = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 # What lies outside docs/ and is read as a page; by its place on the site.
 PAGES = {"readme.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
@@ -109,7 +108,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return label + posixpath.relpath(place(path), here or ".") + (anchor or "") + after
 
     markdown = TABLE.sub(lambda match: f"\n\n{in_markdown(match[1])}\n\n", markdown)
-    markdown = re.sub(r"<!-- [^>]+; [^>]+; [^>]+ -->", "", markdown)  # where numbers are from, for the tests
+    markdown = SOURCE.sub("", markdown)  # where numbers are from, for the tests
     return PICTURE.sub(on_site, LINK.sub(on_site, markdown))
 
 

@@ -74,7 +74,7 @@ def test_each_number_with_a_source_is_what_the_source_has(page):
 
 
 def test_each_table_that_the_site_draws_from_results_can_be_drawn():
-    sources = [source for page in PAGES for source in re.findall(r"<!-- table: (.+?) -->", page.read_text())]
+    sources = [source for page in PAGES for source in shown.TABLE.findall(page.read_text())]
     for source in sources:
         assert shown.in_markdown(source).count("\n") >= 2, source
 

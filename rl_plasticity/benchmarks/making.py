@@ -121,8 +121,8 @@ def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
 def _say_what_lies_at_an_end(task: Task, own: Mapping[str, str], best: Mapping[str, str]) -> None:
     """Say which of a setting's values was best where it is the first or the last that was tried."""
     for name in suites.varied(own):
-        tried = [*map(str, parse(f"{name}=[{own[name]}]")[1])]
-        if str(parse(f"{name}={best[name]}")[1]) in (tried[0], tried[-1]) and len(tried) > 2:
+        tried = parse(f"{name}=[{own[name]}]")[1]
+        if parse(f"{name}={best[name]}")[1] in (tried[0], tried[-1]) and len(tried) > 2:
             say(f"{task.name}: the best {name} is {best[name]}, at an end of {own[name]}; values beyond may do better")
 
 
@@ -133,8 +133,8 @@ def _read(task: Task, runs: Sequence[Run]) -> list[tuple[loading.Run, float]]:
         SettingsError: a plug was edited before a run that began later.
     """
     found = [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
-    for run in found:
-        for module, digest in plugins.sources().items():
+    for module, digest in plugins.sources().items():
+        for run in found:
             if any(start["plugin_sources"].get(module, digest) != digest for start in run.starts):
                 raise SettingsError(f"{run.folder.path} was made with another {module}: delete it and run this again")
     return [(run, float(np.mean(run.curves[task.metric].values[-task.last :]))) for run in found]

@@ -11,6 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
+from rl_plasticity.benchmarks.suites import FRESH, NONE
 from rl_plasticity.metrics.statistics import LEVEL, Array, Interval, iqm
 
 RESAMPLES = 4000
@@ -39,7 +40,7 @@ class Scores:
         tasks, seeds = self.raw.shape[1:]
         drawn = np.random.default_rng(0).integers(seeds, size=(RESAMPLES, 1, tasks, seeds))
         means = np.concatenate([self.raw[None], np.take_along_axis(self.raw[None], drawn, -1)]).mean(-1)
-        none, fresh = (means[:, [self.methods.index(name)]] for name in ("none", "fresh"))
+        none, fresh = (means[:, [self.methods.index(name)]] for name in (NONE, FRESH))
         of_tasks = (means - none) / (fresh - none)
         return np.concatenate([of_tasks, iqm([of_tasks])[..., None]], -1)
 
@@ -62,7 +63,7 @@ class Scores:
 
     def rank(self, method: int) -> tuple[int, int, int]:
         """A method's rank by its overall score among all but none and fresh, and the ends of its 95 % interval."""
-        others = [i for i, name in enumerate(self.methods) if name not in ("none", "fresh")]
+        others = [i for i, name in enumerate(self.methods) if name not in (NONE, FRESH)]
         overall = self.every[..., -1]
         ranks = 1 + (overall[:, others] > overall[:, [method]]).sum(-1)
         low, high = np.quantile(ranks[1:], ENDS, method="inverted_cdf")

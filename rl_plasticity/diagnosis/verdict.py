@@ -129,6 +129,24 @@ def diagnose(
         worst = max(networks, key=lambda name: ORDER.index(networks[name].verdict))
         values = vars(networks[worst]) | {"why": f"{worst}: {networks[worst].why}"}
         return AgentReport(**values, networks=networks)
+    subject = subject_from(net, optimizer, make, drawn=batches is None)
+    if subject.runs:
+        raise SettingsError(
+            f"net has the runs axes {[*subject.runs]}: python -m rl_plasticity.diagnose FOLDER diagnoses each run"
+        )
+    source = TaskSource.of(inputs, loss, targets, batches)
+    (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
+    return report
+
+
+def subject_from(
+    net: nn.Module, optimizer: Optimizers | None, make: Callable[[], nn.Module] | None, drawn: bool
+) -> Subject:
+    """The network, with a function that makes one like it.
+
+    Raises:
+        SettingsError: `net` is no network with parameters.
+    """
     if isinstance(net, Learner):
         make, net = make or subject_of(net).fresh, net.net
     if not isinstance(net, nn.Module):
@@ -137,14 +155,7 @@ def diagnose(
     if not [*inner.parameters()]:
         raise SettingsError("nothing can be learned: the network has no parameters")
     optimizers = [] if optimizer is None else TorchState(inner, optimizer).optimizers
-    subject = Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=batches is None)
-    if subject.runs:
-        raise SettingsError(
-            f"net has the runs axes {[*subject.runs]}: python -m rl_plasticity.diagnose FOLDER diagnoses each run"
-        )
-    source = TaskSource.of(inputs, loss, targets, batches)
-    (report,) = reports(subject, source, earlier, max_grad_norm, remedies, repeats, updates, seed)
-    return report
+    return Subject(inner, optimizers, PlainNet(inner, make=make).fresh, without_dropout=drawn)
 
 
 # --- what follows from it ---------------------------------------------------------------------------------------------
