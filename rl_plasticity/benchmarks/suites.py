@@ -98,7 +98,8 @@ class Task:
         """A method's settings and the learning rates, by their names in the task's command."""
         called = CALLED[self.command]
         own = as_given(shlex.split(self.fresh)) if method.name == FRESH else method.by_name
-        return {called.get(name, name): value for name, value in ({"lr": self.lr} | own).items()}
+        named = as_given(f"{called.get(name, name)}={value}" for name, value in own.items())
+        return {called.get("lr", "lr"): self.lr} | named
 
     def runs(self, own: Mapping[str, str], out: Path, stage: Literal["choosing", "test"]) -> "list[Run]":
         """The runs that choose, or those that are scored, of a method with these settings of its `own`.

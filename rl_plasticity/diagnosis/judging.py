@@ -55,7 +55,9 @@ class Judge:
 
     def judged(self) -> Judged:
         """The verdict, when the trials are over."""
-        if not (removed := self.removed) >= LEARNS:  # NaN where a run's targets are not finite
+        if not (removed := self.removed) >= LEARNS:
+            if not math.isfinite(removed):
+                return "not detectable", "a fresh network's loss does not stay finite", None
             why = f"even a fresh network removed only {removed:.0%} of the loss: give more updates, or another rate"
             return "not detectable", why, None
         score, far = self.of(self.trials.score(NOW)), self.far_behind()

@@ -2,6 +2,7 @@ import pytest
 
 from rl_plasticity.benchmarks import suites
 from rl_plasticity.benchmarks.suites import Method
+from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.regularizers import REGULARIZERS
 
@@ -47,3 +48,10 @@ def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_pat
     assert "reset.every_tasks=1" in arguments("reset=head")
     assert "reset.every_tasks=1" not in arguments("reg=l2")
     assert "reset.every_tasks=3" in arguments("reset=head", "reset.every_tasks=3")
+
+
+def test_a_setting_of_a_method_under_two_names_is_refused():
+    task = suites.load("quick").tasks["pendulum-flipped"]
+    assert task.own(Method("mine", ["agent.lr=2"])) == {"agent.lr": "2"}
+    with pytest.raises(SettingsError, match="lr is given twice"):
+        task.own(Method("mine", ["lr=1", "agent.lr=2"]))

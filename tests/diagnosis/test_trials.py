@@ -70,6 +70,15 @@ def test_a_run_whose_loss_is_not_finite_leaves_the_verdicts_on_the_others_alone(
 
 
 @pytest.mark.usefixtures("brief_trials")
+def test_a_run_whose_targets_alone_are_not_finite_is_told_so() -> None:
+    wanted = X[..., :4].sin()
+    wanted[1, 3, 2] = math.nan
+    first, second = reports(subject_of(learner()), NextTask(Bank(X, (2,)), wanted=wanted), None, None, False, 2, 50, 0)
+    assert "not finite" not in first.why
+    assert (second.verdict, second.why) == ("not detectable", "a fresh network's loss does not stay finite")
+
+
+@pytest.mark.usefixtures("brief_trials")
 def test_it_is_the_number_that_diagnose_gives_and_nothing_changes() -> None:
     made, source = learner(), TaskSource(Bank(X, (2,)), (cross_entropy, LABELS % 4))
     before = {name: tensor.clone() for name, tensor in made.state_dict().items() if isinstance(tensor, Tensor)}
