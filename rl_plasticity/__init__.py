@@ -82,7 +82,7 @@ __all__ = [
 
 
 # Packages in the extra `rl`: the commands and the agents need them, regularizers in a loop of torch do not.
-_OF_RL = {"dm_control", "gymnasium", "matplotlib", "mujoco", "filelock", "packaging", "scipy", "shimmy"}
+_OF_RL = {"dm_control", "gymnasium", "matplotlib", "mujoco", "filelock", "packaging", "shimmy"}
 _OF_RL |= {"sklearn", "tensorboard", "tqdm", "yaml"}
 
 

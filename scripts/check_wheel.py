@@ -90,7 +90,7 @@ def installed(wheel: Path, place: Path) -> Path:
 
 
 def check_core(python: Path, place: Path) -> None:
-    """With torch and numpy alone a loop of somebody's own runs, and every command names what it needs."""
+    """With torch, numpy and scipy alone a loop of somebody's own runs, and every command names what it needs."""
     place.mkdir()
     loop(python, place)
     for name in commands(python, place):
@@ -149,6 +149,8 @@ def loop(python: Path, place: Path) -> None:
     require("site-packages" in at, at)
     shutil.copy(ROOT / "examples" / "plain_torch.py", place)
     require("penalty" in call(python, "plain_torch.py", place=place), "the loop has no penalty")
+    trial = "diagnose(torch.nn.Linear(4, 2), torch.randn(64, 4), updates=20, remedies=False)"
+    call(python, "-c", f"import torch; from rl_plasticity import diagnose; print({trial})", place=place)
 
 
 def commands(python: Path, place: Path) -> list[str]:

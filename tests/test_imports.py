@@ -145,7 +145,7 @@ def needed_by(*distributions):
     return {module for module, homes in modules if any(re.sub("[-_.]+", "-", h).lower() in found for h in homes)}
 
 
-# Each as a process of its own would end, one after another where only torch and numpy are installed.
+# Each as a process of its own would end, one after another where only torch, numpy and scipy are installed.
 WITHOUT = """
 import io, json, runpy, sys
 from contextlib import redirect_stderr
@@ -175,19 +175,21 @@ for name, code in json.loads(sys.argv[1]).items():
 """
 
 
+BASE = ("torch", "numpy", "scipy")
 LOOPS = ("regularizers", "interventions", "metrics", "learning.learner", "learning.attached", "diagnosis.probe")
+LOOPS += ("diagnosis.verdict", "diagnosis.agents")
 
 
-def test_other_people_s_loops_need_torch_and_numpy_alone_and_what_needs_the_extra_says_so():
-    for name in ("gymnasium", "yaml", "tensorboard", "tqdm", "matplotlib", "scipy", "mujoco"):
-        assert name not in needed_by("torch", "numpy")
+def test_other_people_s_loops_need_torch_numpy_and_scipy_alone_and_what_needs_the_extra_says_so():
+    for name in ("gymnasium", "yaml", "tensorboard", "tqdm", "matplotlib", "mujoco"):
+        assert name not in needed_by(*BASE)
     run = "runpy.run_module('rl_plasticity.{}', run_name='__main__', alter_sys=True)"
     codes = {"itself": "import rl_plasticity.integrations"}
     codes |= {"loops": f"import {', '.join(f'rl_plasticity.{name}' for name in LOOPS)}"}
     codes |= {name: run.format(name) for name in COMMANDS}
     codes |= {"name": "from rl_plasticity import RunFolder", "module": "from rl_plasticity import train"}
     codes["attribute"] = "import rl_plasticity; rl_plasticity.train"
-    arguments = [json.dumps(codes), json.dumps(sorted(needed_by("torch", "numpy")))]
+    arguments = [json.dumps(codes), json.dumps(sorted(needed_by(*BASE)))]
     done = subprocess.run([sys.executable, "-c", WITHOUT, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
@@ -206,13 +208,13 @@ def test_other_people_s_loops_need_torch_and_numpy_alone_and_what_needs_the_extr
         assert re.search(rf"rl_plasticity.train .*{re.escape(extra)}$", ended[name][1].strip())
 
 
-def test_the_core_depends_on_torch_and_numpy_and_the_extra_on_what_is_said_to_be_its_own():
+def test_the_core_depends_on_torch_numpy_and_scipy_and_the_extra_on_what_is_said_to_be_its_own():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {
         kind: [re.match(r"[\w-]+", r)[0] for r in of_kind]
         for kind, of_kind in (("core", project["dependencies"]), ("rl", project["optional-dependencies"]["rl"]))
     }
-    assert names["core"] == ["torch", "numpy"]
+    assert names["core"] == [*BASE]
     called = {"PyYAML": "yaml", "scikit-learn": "sklearn", "dm-control": "dm_control"}
     assert {called.get(name, name) for name in names["rl"]} == rl_plasticity._OF_RL
 
