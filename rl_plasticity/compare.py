@@ -34,13 +34,14 @@ seeds form a group. Prints a table, and writes comparison.csv, table.tex (for a 
 browser) and figures/ (PNG and PDF).
 
   out=FOLDER            where to write; default: comparison. Replaces an earlier comparison there, and nothing else
-  metric=NAME           default: eval/return; supervised: task/test_accuracy, or task/train_accuracy
+  metric=NAME           default: eval/return (task/return if RL tasks change); supervised: task/test_accuracy, or
+                        task/train_accuracy
   better=higher|lower   which values count as better; default: as the metric says (critic/dormant: lower)
   columns=NAME,...      columns of the tables, by their names in comparison.csv: mean,iqm,gap; default: all
   table=FORM            what to print: text, or only the table as latex (booktabs) or markdown
   target=NUMBER         adds a column: the steps until the metric first reaches this number
-  baseline=LABEL        the group to measure the others against; default: the one with reset=periodic, else the one
-                        with reg=none and reset=none
+  baseline=LABEL        the group to measure the others against; default: the one with reg=none and reset=none, else
+                        the one with reset=periodic
   leave_out=LABEL,...   groups to leave out
   mix=NAME,...          settings of the task or length that may differ between runs: env.name, total_env_steps, data
   plugins=[NAME,...]    your own modules, whose metrics say which values are better

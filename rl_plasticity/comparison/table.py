@@ -309,7 +309,7 @@ def summarize(
         metric: a name in ``metrics.csv``; default: eval/return (task/return where tasks change), or task/test_accuracy
             (task/train_accuracy where there is no test set).
         target: a value, for the steps until it is reached.
-        baseline: a group's label; default: the one with reset=periodic, else the one with reg=none and reset=none.
+        baseline: a group's label; default: the one with reg=none and reset=none, else the one with reset=periodic.
         direction: which values of the metric count as better; default: what the metric says, else higher.
         columns: names in `STATISTICS`, of the columns that tables have.
 

@@ -34,9 +34,9 @@ def finals(*values):
 
 def test_the_table_s_numbers_are_those_by_hand(tmp_path):
     groups = groups_of(tmp_path, (STEPS, finals(1, 2, 3, 4, 100)), (PERIODIC, finals(0, 1, 2, 3, 4)))
-    c = summarize(groups, target=2)
-    none, periodic = c.rows
-    assert c.baseline is periodic.group
+    assert summarize(groups).baseline.label == "none"
+    c = summarize(groups, target=2, baseline="none + periodic")
+    none, _ = c.rows
     assert none["mean"].value == 22
     assert none["iqm"].value == 3  # of 5, one is left out at either end
     assert none["standard_error"].value == pytest.approx(np.std([1, 2, 3, 4, 100], ddof=1) / np.sqrt(5))
@@ -57,7 +57,8 @@ def test_the_table_s_numbers_are_those_by_hand(tmp_path):
 def test_seeds_are_paired_where_most_runs_have_a_partner_and_not_elsewhere(tmp_path):
     def gap(folder, runs, by):
         shifted = {seed + by: run for seed, run in finals(5, 6, 7).items()}
-        return summarize(groups_of(tmp_path / folder, (STEPS, finals(*runs)), (PERIODIC, shifted))).rows[0]["gap"]
+        groups = groups_of(tmp_path / folder, (STEPS, finals(*runs)), (PERIODIC, shifted))
+        return summarize(groups, baseline="none + periodic").rows[0]["gap"]
 
     both = gap("a", (1, 2, 3), 1)  # seeds 1 and 2 of three
     assert (both.value, both.note, both.n) == ((2 - 5 + 3 - 6) / 2, "2 pairs", 2)
@@ -167,9 +168,10 @@ def test_unequal_lengths_are_compared_at_the_last_common_step_and_the_short_one_
     assert [w for w in c.warnings if "none + periodic is unfinished" in w]
 
 
-def test_the_baseline_is_the_reset_then_no_method_then_none_or_one_that_is_named(tmp_path):
+def test_the_baseline_is_no_method_then_the_reset_then_none_or_one_that_is_named(tmp_path):
     two, l2 = finals(1, 2), (["reg=l2", *STEPS], finals(1, 2))
     assert summarize(groups_of(tmp_path / "a", (STEPS, two), l2)).baseline.label == "none"
+    assert summarize(groups_of(tmp_path / "c", (PERIODIC, two), l2)).baseline.label == "none + periodic"
     groups = groups_of(tmp_path / "b", (["reg=swr", *STEPS], two), l2)
     c = summarize(groups)
     assert c.baseline is None
@@ -234,7 +236,9 @@ def test_any_metric_can_be_compared_and_a_misspelt_one_names_the_nearest(tmp_pat
 
 
 def test_the_csv_holds_every_run_and_every_statistic(tmp_path):
-    c = summarize(groups_of(tmp_path, (STEPS, finals(10, 20)), (PERIODIC, finals(1, 2))), target=15)
+    c = summarize(
+        groups_of(tmp_path, (STEPS, finals(10, 20)), (PERIODIC, finals(1, 2))), target=15, baseline="none + periodic"
+    )
     rows = list(csv.DictReader(c.to_csv().splitlines()))
     runs = {(r["group"], r["seed"]): float(r["value"]) for r in rows if r["statistic"] == "final"}
     assert runs == {("none", "0"): 10, ("none", "1"): 20, ("none + periodic", "0"): 1, ("none + periodic", "1"): 2}
@@ -314,7 +318,8 @@ def test_a_group_of_which_most_runs_diverged_is_never_the_highest(tmp_path):
 
 
 def test_with_few_seeds_only_gaps_have_an_interval_which_is_student_s_and_with_one_not_even_these(tmp_path):
-    c = summarize(groups_of(tmp_path, (STEPS, finals(110, 120)), (PERIODIC, finals(1, 2))))
+    against = {"baseline": "none + periodic"}
+    c = summarize(groups_of(tmp_path, (STEPS, finals(110, 120)), (PERIODIC, finals(1, 2))), **against)
     none = c.rows[0]
     assert [none[name].interval for name in ("mean", "iqm", "probability_of_improvement")] == [None] * 3
     assert none["probability_of_improvement"].value == 1
@@ -322,7 +327,7 @@ def test_with_few_seeds_only_gaps_have_an_interval_which_is_student_s_and_with_o
     assert "includes 0" not in c.verdict()  # 113.5 -+ 57.2
     alone = summarize(groups_of(tmp_path / "b", (STEPS, finals(1, 2))))
     assert any("fewer than 5 seeds" in w and w.endswith(": none") for w in alone.warnings)
-    one = summarize(groups_of(tmp_path / "c", (STEPS, finals(10)), (PERIODIC, finals(4))))
+    one = summarize(groups_of(tmp_path / "c", (STEPS, finals(10)), (PERIODIC, finals(4))), **against)
     assert (one.rows[0]["gap"].value, one.rows[0]["gap"].interval) == (6, None)
     assert "with 1 seed there is no interval, so this may be chance" in one.verdict()
 
