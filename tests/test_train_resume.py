@@ -130,10 +130,11 @@ EXTENSIBLE = [*PENDULUM, "eval_every_env_steps=15", "reset=periodic", "reset.eve
 EXTENSIBLE += ["log_every_updates=5"]
 
 
-def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(tmp_path):
+def test_a_finished_run_that_is_extended_equals_one_that_was_as_long_from_the_start(tmp_path, capfd):
     whole = run([*EXTENSIBLE, "total_env_steps=45"], tmp_path / "whole")
     folder = run([*EXTENSIBLE, "total_env_steps=30"], tmp_path / "run")
     go(command, [f"resume={folder}", "total_env_steps=45"], StopAfter(5))
+    assert "goes on after 30 of 45 env steps" in capfd.readouterr().err
     resume(folder)  # and it goes on without being told again
     assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert_equal_states(*(checkpoint.load(f / "checkpoints")["agent"] for f in (folder, whole)))

@@ -123,7 +123,7 @@ def foretold(s: Train | Supervised, plan: Plan, updates: float, length: str) -> 
     seeds = f"seed {s.seed}" if s.seeds == 1 else f"seeds {s.seed} to {s.seed + s.seeds - 1}"
     several = [name.group for name in plan.names[:: s.seeds] if name.group]
     lines = [f"{counted(len(plan.names), 'run')}: {seeds}" + (f" for each of {'; '.join(several)}" if several else "")]
-    lines.append(f"{counted(updates, 'update')} per run, in {length}")
+    lines.append(f"{counted(updates, 'update')} per run, in {length}, on {s.device}")
     if left_out := presets.leaves_out(called(type(s)), s.preset):
         chosen = {name for variant in variants(s) for group in variant[1:] for name in group.name.split("+")}
         papers = presets.settings_of("train", s.preset).items()

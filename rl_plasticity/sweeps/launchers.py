@@ -78,6 +78,7 @@ class Slurm:
     additional_parameters: Annotated[Sequence[str], Setting("other options of sbatch, such as [nice=5]")] = ()
 
     def threads(self, jobs: int) -> int | None:
+        _extra("submitit", "slurm")
         return self.cpus_per_task
 
     def launch(self, jobs: Sequence[Job]) -> None:
@@ -136,11 +137,11 @@ class Ray:
     num_gpus: Annotated[float, Setting("GPUs of each run; with 0.25, four runs share one", least=0)] = 0.0
 
     def threads(self, jobs: int) -> int | None:
+        _extra("ray", "ray")
         return max(1, int(self.num_cpus))
 
     def launch(self, jobs: Sequence[Job]) -> None:
-        ray: Any = importlib.import_module("ray")  # an extra: mypy may or may not find its types
-
+        ray = _extra("ray", "ray")
         if not ray.is_initialized():
             try:
                 ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
@@ -189,6 +190,14 @@ def load(arguments: Sequence[str]) -> Launcher:
             raise unknown("setting", key, declared)
         settings[key.removeprefix("launcher.")] = declared[key].checked(key, value)
     return launcher(**settings)
+
+
+def _extra(library: str, launcher: str) -> Any:
+    """A library that an extra installs; asked for before a sweep writes anything."""
+    try:
+        return importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise SettingsError(f'launcher={launcher} needs {library}: pip install "rl_plasticity[{launcher}]"') from error
 
 
 def _slurm(*command: str) -> str | None:

@@ -87,7 +87,7 @@ def test_one_of_a_thing_is_named_in_the_singular(capsys):
     parts = supervised.build(one, Plan.of(one))
     assert foretold(one, Plan.of(one), *supervised.length(one, parts))[:2] == [
         "1 run: seed 0",
-        "1 update per run, in 1 task of 1 epoch",
+        "1 update per run, in 1 task of 1 epoch, on cpu",
     ]
     parts.close()
     warn_of_what_never_comes(Plan.of(load(Train, ["reset=head", "reset.every_updates=3"])), 1, 1)

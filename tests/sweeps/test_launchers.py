@@ -145,7 +145,9 @@ def test_a_run_dies_with_the_process_that_waits_for_it():
     wait_for(lambda: not alive(int(run)))
 
 
-def test_launchers_have_defaults_and_typed_settings_and_runs_as_many_threads_as_cores():
+def test_launchers_have_defaults_and_typed_settings_and_runs_as_many_threads_as_cores(monkeypatch):
+    for library in ("submitit", "ray"):
+        monkeypatch.setitem(sys.modules, library, SimpleNamespace())
     assert load([]) == Basic()
     assert load(["launcher=joblib"]) == Joblib(n_jobs=-1)
     slurm = load(["launcher=slurm", "launcher.timeout_min=5", "launcher.additional_parameters=[nice=5]"])

@@ -75,6 +75,16 @@ def test_a_bad_setting_of_any_run_is_found_before_the_first_one_starts(arguments
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("launcher", "library"), [("slurm", "submitit"), ("ray", "ray")])
+def test_a_launcher_whose_library_is_missing_says_what_to_install_before_anything_is_written(
+    launcher, library, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    arguments = [f"out={tmp_path / 'out'}", "seed=0,1", f"launcher={launcher}"]
+    refused(lambda: sweep(command, arguments), library, f"rl_plasticity[{launcher}]")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.fixture
 def a_sweep(tmp_path, monkeypatch):
     """Sweeps over runs that are a shell script, which knows its `folder` and its arguments."""
