@@ -29,7 +29,9 @@ from rl_plasticity.sweeps.sweep import Run
 
 
 def method(name: str | None, settings: Sequence[str]) -> Method:
-    """The method of these settings. Where no setting has several values, its coef gets three strengths.
+    """The method of these settings. Where no setting has several values, its coef gets the published strengths.
+
+    A coef without published ones gets a tenth of its default, the default, and ten times it.
 
     Raises:
         SettingsError: a published method has this name.
@@ -43,7 +45,11 @@ def method(name: str | None, settings: Sequence[str]) -> Method:
     for group in ("reg", "reset"):
         coef = KINDS[group].settings(given.get(group, "none")).get("coef")
         if coef and isinstance(coef.default, float) and f"{group}.coef" not in given:
-            strengths = ",".join(as_written(coef.default * factor) for factor in (0.1, 1.0, 10.0))
+            alike = [one for of in suites.published().values() if (one := of.by_name).get(group) == given[group]]
+            strengths = next(
+                filter(None, (one.get(f"{group}.coef") for one in alike)),
+                ",".join(as_written(coef.default * factor) for factor in (0.1, 1.0, 10.0)),
+            )
             say(f"strengths to choose from: {group}.coef={strengths}")
             made = replace(made, settings=[*settings, f"{group}.coef={strengths}"])
     return made

@@ -68,7 +68,7 @@ def of_all(suite: Suite, scores: Scores) -> list[list[str]]:
     for at in scores.best_first:
         overall = _shown(scores, at)
         rank = "{} [{}, {}]".format(*scores.rank(at)) if overall and scores.methods[at] not in (NONE, FRESH) else ""
-        cells = [f"{score:.2f}" if math.isfinite(score) else "" for score in scores.values[at, :-1]]
+        cells = [_shown(scores, at, task) for task in range(len(suite.tasks))]
         lines.append([scores.methods[at], overall or "not on all tasks", rank, *cells])
     return lines
 

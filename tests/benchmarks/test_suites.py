@@ -1,6 +1,6 @@
 import pytest
 
-from rl_plasticity.benchmarks import suites
+from rl_plasticity.benchmarks import making, suites
 from rl_plasticity.benchmarks.suites import Method
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.interventions import INTERVENTIONS
@@ -48,6 +48,18 @@ def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_pat
     assert "reset.every_tasks=1" in arguments("reset=head")
     assert "reset.every_tasks=1" not in arguments("reg=l2")
     assert "reset.every_tasks=3" in arguments("reset=head", "reset.every_tasks=3")
+
+
+@pytest.mark.parametrize(("given", "strengths"), [
+    ("reg=spectral", "reg.coef=1e-4,1e-3,1e-2"),
+    ("reset=shrink_perturb", "reset.coef=0.2,0.4,0.8"),
+    ("reg=spectral+l2", None),
+    ("reg=spectral reg.coef=1", None),
+    ("reg=spectral reg.exponent=1,2", None),
+])  # fmt: skip
+def test_a_published_method_has_the_strengths_of_its_rows_unless_it_says_others(given, strengths):
+    made = making.method("mine", given.split())
+    assert made.settings == [*given.split(), *([strengths] if strengths else [])]
 
 
 def test_a_setting_of_a_method_under_two_names_is_refused():
