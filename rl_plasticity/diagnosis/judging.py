@@ -134,5 +134,5 @@ class Judge:
         found = []
         for name in tried:
             learned, now = (self.of(self.trials.score(arm, at=self.trials.at(name))) for arm in (name, NOW))
-            found.append(Remedy(name, learned, (learned.mean - now.mean) / (1 - now.mean)))
+            found.append(Remedy(name, learned, now, (learned.mean - now.mean) / (1 - now.mean)))
         return tuple(sorted(found, key=lambda remedy: -remedy.learned.mean))

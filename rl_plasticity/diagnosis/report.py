@@ -43,11 +43,13 @@ class Remedy:
 
     Args:
         learned: what the copy then learned, as a share of what a fresh network learns.
-        closes: the share of the gap between the network and a fresh one that the remedy closed.
+        before: what the network learns without it in as many updates, which may be fewer than the verdict's.
+        closes: the share of the gap between `before` and a fresh network that the remedy closed.
     """
 
     name: str
     learned: Estimate
+    before: Estimate
     closes: float
 
 
@@ -102,7 +104,10 @@ class Report:
 
         found = {one.name: typed(content[one.name]) for one in fields(cls)}
         found["evidence"] = {arm: Estimate(**learned) for arm, learned in found["evidence"].items()}
-        found["remedies"] = tuple(Remedy(**one | {"learned": Estimate(**one["learned"])}) for one in found["remedies"])
+        estimates = ("learned", "before")
+        found["remedies"] = tuple(
+            Remedy(**one | {name: Estimate(**one[name]) for name in estimates}) for one in found["remedies"]
+        )
         return cls(**found)
 
     def __str__(self) -> str:
@@ -121,7 +126,8 @@ class Report:
             lines += ["", f"{'tried on copies':<24}{'learned then':<24}{'closes':>8}"]
             lines += [f"  {r.name:<22}{r.learned!s:<24}{round(r.closes, 2) + 0.0:>8.0%}" for r in self.remedies]
             alike = sum(r.learned.high >= self.remedies[0].learned.low for r in self.remedies[1:])
-            lines.append(f"  (each with a new optimizer; {alike} of the others cannot be told from the best)")
+            lines.append(f"  (each with a new optimizer; {alike} of the others cannot be told from the best;")
+            lines.append(f"  in as many updates your network learns {self.remedies[0].before})")
         if self.symptoms:
             lines += ["", f"{'symptoms, which decide nothing':<34}{'yours':>10}{'fresh':>10}"]
             lines += [f"  {name:<32}{mine:>10.3g}{fresh:>10.3g}" for name, (mine, fresh) in self.symptoms.items()]

@@ -255,6 +255,7 @@ def test_remedies_are_tried_on_copies_and_ranked_and_the_report_is_one_screen_an
     found = {remedy.name: remedy for remedy in report.remedies}
     assert report.verdict == "lost"
     assert found["LayerNorm"].closes > 0.8
+    assert f"your network learns {found['head'].before}" in str(report)
     assert found["head"].closes < 0.2  # the first layer is the dead one
     learned = [remedy.learned.mean for remedy in report.remedies]
     assert learned == sorted(learned, reverse=True)
