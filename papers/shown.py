@@ -7,6 +7,9 @@ from, ``0.97<!-- SOURCE; ROW; COLUMN -->``, and the tests compare the two. SOURC
   keeps the rows of one critic and two columns;
 - a command that prints a table in Markdown: ``papers.results_table docs/results/rl/priming/figure.csv``.
 
+GitHub shows no such table, but it shows a CSV as one. So each stands behind a link to its file, and what a command
+prints is kept in one too: ``python -m papers.shown`` writes those of `PRINTED`.
+
 ROW is the first cell of a printed table's row, or of a CSV the values that choose rows, ``library=SBX LayerNorm=yes``.
 COLUMN is a header; over several rows of a CSV ``mean``, ``median``, ``min``, ``max``, ``sum`` or ``count`` precedes it.
 """
@@ -28,7 +31,16 @@ ROOT = Path(__file__).parent.parent
 NUMBER = r"([+-]?(?:\d{1,3}(?: \d{3})+|\d+)(?:\.\d+)?%?(?: \[[^\]]*\])?)"
 SOURCE = re.compile(r"<!-- ([^;>]+); ([^;>]+); ([^;>]+) -->")
 MARKED = re.compile(NUMBER + r"[*`]*" + SOURCE.pattern)
-TABLE = re.compile(r"<!-- table: (.+?) -->")  # on GitHub, the link beside it leads to the data
+TABLE = re.compile(r"<!-- table: (.+?) -->")
+PRINTED = {
+    "results/already-trained-day-1.csv": "papers.already_trained docs/results/already-trained.csv start",
+    "results/already-trained-day-31.csv": "papers.already_trained docs/results/already-trained.csv late",
+    "results/already-trained-once.csv": "papers.already_trained docs/results/already-trained.csv once",
+    "results/benchmark/quick-1/scores.csv": "rl_plasticity.benchmark quick table=markdown",
+    "results/diagnose/known-verdicts.csv": "scripts.diagnose_known --rule after --show batches",
+    "results/foreign-networks-counts.csv": "papers.foreign_networks",
+    "results/rl/minatar-dqn/table.csv": "papers.minatar_curves docs/results/rl/minatar-dqn/published.csv",
+}
 OVER: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
@@ -98,3 +110,11 @@ def is_shown(number: str, source: str, row: str, column: str) -> tuple[bool, str
         return f"{value:.{len(plain.partition('.')[2])}f}" == plain, cell
     except ValueError:
         return cell == number, cell
+
+
+if __name__ == "__main__":
+    for name, printed in PRINTED.items():
+        with (ROOT / "docs" / name).open("w", newline="") as opened:
+            writer = csv.DictWriter(opened, [*rows(printed)[0]], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows(printed))

@@ -2,8 +2,8 @@
 
 One command, in about eight minutes, for a checkout and a Python with torch and CUDA (torch 2.11 to 2.13) and numpy;
 what else is missing is named in one line, and what needs it is left out. It writes ``gpu.json``, after each part what
-is known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wrong. ``--device cpu --small`` runs
-every part but CUDA graphs in seconds on the CPU: that is how the tests run it. The parts (``--parts``):
+is known so far, and at the end ``gpu.md``. The exit status is 1 if a number was wrong. ``--device cpu --small`` tries
+every part on the CPU in minutes, where "captured" is plain: that is how the tests run it. The parts (``--parts``):
 """
 
 import argparse
@@ -612,9 +612,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--small", action="store_true", help="small networks and little of everything")
-    parser.add_argument("--parts", default=",".join(PARTS))
-    parser.add_argument("--minutes", type=float, default=8, help="after so many no part and no row is begun")
-    parser.add_argument("--train-seconds", type=float, default=60)
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of the parts above, with commas; default: all")
+    parser.add_argument("--minutes", type=float, default=8, help="no part and no row is begun later; default: 8")
+    parser.add_argument("--train-seconds", type=float, default=60, help="of the part train; default: 60")
     parser.add_argument("--out", default="gpu", help="the reports' name without .json and .md")
     options = parser.parse_args(arguments)
     if unknown := {*options.parts.split(",")} - {*PARTS}:

@@ -79,6 +79,17 @@ def test_each_table_that_the_site_draws_from_results_can_be_drawn():
         assert shown.in_markdown(source).count("\n") >= 2, source
 
 
+def test_a_reader_on_github_finds_a_link_to_each_table_that_the_site_draws():
+    for page in PAGES:
+        for before, source in re.findall(r"(\S[^\n]*\n*)<!-- table: (\S+)", page.read_text()):
+            assert f"({source})" in before, (page.name, source)
+
+
+@pytest.mark.parametrize("file", shown.PRINTED)
+def test_a_table_that_a_command_prints_is_kept_as_it_prints_it(file):
+    assert shown.rows(file) == shown.rows(shown.PRINTED[file])
+
+
 WALKS = re.findall(
     r"^- `([\w/.]+):([\w.]+)`", (ROOT / "CONTRIBUTING.md").read_text().partition("## Checks")[0], re.MULTILINE
 )

@@ -615,6 +615,7 @@ def _check_covered(regularizer: Regularizer, optimizers: Sequence[Optimizer], ne
     left = [name for _, name in acted_on if parameters[name].requires_grad and name not in held]
     if left:
         raise SettingsError(
-            f"the regularizer acts on trainable parameters that no given optimizer holds: {in_short(left)}; pass the "
-            "part of the network that is trained, or freeze the rest with requires_grad_(False)"
+            f"the regularizer acts on trainable parameters that no given optimizer holds: {in_short(left)}; give "
+            "them to an optimizer (add_param_group), pass the part of the network that is trained, or freeze the rest "
+            "with requires_grad_(False)"
         )

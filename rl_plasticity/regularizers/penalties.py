@@ -115,7 +115,7 @@ class EWC(Regularizer):
 
     Args:
         coef: the strength. Lewandowski et al. (2024), Appendix B, tried 1e-2, 1e-3 and 1e-4 and found 1e-4 (on SVHN
-            1e-3) to work for all their regularizers, so 1e-4 is the default of all penalties here. F is a mean of
+            1e-3) to work for all their regularizers, so 1e-4 is the default of most penalties here. F is a mean of
             squared gradients and often far below 1. With our form of F such strengths may have little effect, so
             larger ones are worth trying.
         fisher_decay: decay of F per update.
