@@ -262,7 +262,7 @@ class Diagnose:
     """Settings of ``rl_plasticity.diagnose``, besides the run's folder."""
 
     checkpoint: Annotated[
-        int | None, Setting("env step or epoch of the checkpoint; null: every one, about a minute per network", least=0)
+        int | None, Setting("env step or epoch of the checkpoint; null: every one, up to a minute per network", least=0)
     ] = None
     network: Annotated[str | None, Setting("network to diagnose: critic or actor; null: all networks")] = None
     seed: Annotated[int | None, Setting("seed of the run; null: all runs in the folder", least=0)] = None
