@@ -34,7 +34,8 @@ than the scored ones. If it is stopped, the same command continues.
   published=NAME,...              repeats the runs of these published methods (all: every one), at the lowest priority
 
 A score is 0 for a run without a method and 1 for a network that is fresh at each task. submit writes a file that others
-can check; verify repeats a random tenth of its runs and compares the numbers.
+can check; verify repeats the runs of random
+tasks, at least a tenth, and compares the numbers.
 """
 OWN = ("name", "tasks", "out", "published", "plugins", "table")
 DEEDS = {"submit": "the folder of a method", "verify": "a file that submit wrote"}

@@ -32,6 +32,9 @@ class Mine(L2):
 
 REGULARIZERS["mine"] = Mine
 """
+DIVERGES = """
+    def penalty(self, net): return super().penalty(net) * torch.where(self.coef > 0.05, torch.nan, 1.0)
+"""
 
 
 @pytest.fixture
@@ -78,8 +81,10 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     assert all(row.settings.startswith("lr=1e-3 reg=mine reg.coef=0.") for row in found)
     assert b"better than" in (suite / "results/benchmark/quick-1/page.html").read_bytes()
 
+    capfd.readouterr()
     assert command(["submit", str(folder)]) == 0
     file = folder / "submission.json"
+    assert f"benchmark verify {file} plugins=[my_plug]\n" in capfd.readouterr().out
     assert command(["verify", str(file), "plugins=[my_plug]"]) == 0
     assert re.search("the same numbers\n.*1 of 1 task", capfd.readouterr().out)
     claimed = json.loads(file.read_text())
@@ -110,6 +115,16 @@ def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scor
     assert [word for word in ("refused: ", "injected_layers", "no overall score") if word not in out] == []
     (folder,) = (suite / "results/benchmark/quick-1").glob("narrow-*")
     assert [row.seed for row in rows.read(folder / "rows.csv")] == ["0", "1", "2", ""]
+
+
+def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capfd):
+    (suite / "my_plug/methods.py").write_text(f"""import torch
+{PLUG.replace("super().__init__(net, coef)", "super().__init__(net, coef)" + DIVERGES)}""")
+    assert command(["quick", "reg=mine", "plugins=[my_plug]", "name=strong"]) == 0
+    assert "strengths one by one on labels" in capfd.readouterr().err
+    (folder,) = (suite / "results/benchmark/quick-1").glob("strong-*")
+    (settings,) = {row.settings for row in rows.read(folder / "rows.csv")}
+    assert settings in ("lr=1e-3 reg=mine reg.coef=0.01", "lr=1e-3 reg=mine reg.coef=0.001")
 
 
 @pytest.mark.parametrize(("asked", "named"), [

@@ -228,7 +228,16 @@ NOT_RUN = {
 }
 # Beginnings of such commands: they train for minutes, maybe on a library or data that is not here, and shorter in
 # tests/examples, whose folder is on the tests' path; set up an environment; install from the network; a container.
-NEVER = ("python examples/", "cd examples", "make", "pip", "python3.11", ". ", "docker")
+NEVER = (
+    "PYTHONPATH=. python -m pytest",
+    "python examples/",
+    "cd examples",
+    "make",
+    "pip",
+    "python3.11",
+    ". ",
+    "docker",
+)
 RUN = {
     "train": lambda: command_line.train(train.command),
     "supervised": lambda: command_line.train(supervised.command),

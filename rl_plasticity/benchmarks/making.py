@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -51,7 +51,8 @@ def method(name: str | None, settings: Sequence[str]) -> Method:
                 ",".join(as_written(coef.default * factor) for factor in (0.1, 1.0, 10.0)),
             )
             say(f"strengths to choose from: {group}.coef={strengths}")
-            made = replace(made, settings=[*settings, f"{group}.coef={strengths}"])
+            return replace(made, settings=[*settings, f"{group}.coef={strengths}"])
+    say("one strength, because no setting has several values to choose from")
     return made
 
 
@@ -82,12 +83,20 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
         raise SettingsError(found[0].raw)
     for row in found:
         say(f"{method.name} on {row.task}: {row.raw}")
+    for of_task in choosing.values():
+        _require_same_plugs(run.folder for run in of_task)
     status = sweep.make([*itertools.chain(*choosing.values())], launcher)
+    if status == 1:  # a strength that is too large stops those that train beside it
+        again = {task: task.runs(task.own(method), folder, "choosing", apart=True) for task in _open(choosing)}
+        say(f"strengths one by one on {', '.join(task.name for task in again)}; one that fails is not chosen")
+        status = sweep.make([*itertools.chain(*again.values())], launcher)
+        choosing |= {task: choosing[task] + runs for task, runs in again.items()}
     if status < 128:
         for task, runs in choosing.items():
             if best := chosen(task, task.own(method), runs):
                 tested[task] = task.runs(best, folder, "test")
                 _say_what_lies_at_an_end(task, task.own(method), best)
+        status = int(len(tested) < len(choosing))
     if tested:
         status = max(status, sweep.make([*itertools.chain(*tested.values())], launcher))
     for task, runs in tested.items():
@@ -124,6 +133,20 @@ def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
     return found
 
 
+def _open(choosing: Mapping[Task, Sequence[Run]]) -> list[Task]:
+    """The tasks on which a run that chooses has not ended well."""
+    return [task for task, runs in choosing.items() if not all(finished(run.folder) for run in runs)]
+
+
+def _require_same_plugs(folders: Iterable[Path]) -> None:
+    """Raises SettingsError if a plug was edited after a run in one of these folders began."""
+    for path in folders:
+        starts = RunFolder(path).starts if path.exists() else []
+        for module, digest in plugins.sources().items():
+            if any(start["plugin_sources"].get(module, digest) != digest for start in starts):
+                raise SettingsError(f"{path} was made with another {module}: delete it and run this again")
+
+
 def _say_what_lies_at_an_end(task: Task, own: Mapping[str, str], best: Mapping[str, str]) -> None:
     """Say which of a setting's values was best where it is the first or the last that was tried."""
     for name in suites.varied(own):
@@ -138,9 +161,7 @@ def _read(task: Task, runs: Sequence[Run]) -> list[tuple[loading.Run, float]]:
     Raises:
         SettingsError: a plug was edited before a run that began later.
     """
-    found = [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
-    for module, digest in plugins.sources().items():
-        for run in found:
-            if any(start["plugin_sources"].get(module, digest) != digest for start in run.starts):
-                raise SettingsError(f"{run.folder.path} was made with another {module}: delete it and run this again")
+    folders = [run.folder for run in runs if finished(run.folder)]
+    _require_same_plugs(folders)
+    found = [each for folder in folders for each in loading.read(RunFolder(folder))]
     return [(run, float(np.mean(run.curves[task.metric].values[-task.last :]))) for run in found]

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from rl_plasticity import command_line
+from rl_plasticity import __version__, command_line
 from rl_plasticity.benchmarks import rows
 from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.scores import Scores
@@ -47,18 +47,19 @@ def show(suite: Suite, found: Sequence[Row], mine: str | None, place: Path | Non
     if place is None:
         print(markdown(every))
         return
-    text = verdict(suite, scores, mine) if mine else ""
+    said = verdict(suite, scores, mine) if mine else []
     print(f"\n{command_line.fitted(of_one(suite, scores, found, mine) if mine else every)}")
-    if text:
-        print(printable(text))
+    for line in said:
+        print(printable(line))
     png = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         draw(suite, scores, mine).savefig(png, dpi=200, format="png")
     title, tasks = f"Plasticity benchmark {suite.name}", [[task.name, task.asks] for task in suite.tasks.values()]
-    parts = [f"<h1>{title}</h1><p>{escape(text)}</p>", figure_of("Scores", png.getvalue(), MEANING), table_of(every)]
+    parts = [f"<h1>{title}</h1>", *(f"<p>{escape(line)}</p>" for line in said)]
+    parts += [figure_of("Scores", png.getvalue(), MEANING), table_of(every), table_of([["task", "asks"], *tasks])]
     place.mkdir(parents=True, exist_ok=True)
     write_text(place / "figure.png", png.getvalue())
-    write_text(place / "page.html", document(title, [*parts, table_of([["task", "asks"], *tasks])]))
+    write_text(place / "page.html", document(title, parts))
     print(f"\nwrote {place / 'page.html'} and figure.png")
 
 
@@ -85,20 +86,26 @@ def of_one(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> lis
     return lines
 
 
-def verdict(suite: Suite, scores: Scores, name: str) -> str:
-    """A method's place among the others, in a sentence that can be cited."""
+def verdict(suite: Suite, scores: Scores, name: str) -> list[str]:
+    """A method's place among the others: a sentence that can be cited, and then the methods that it counts."""
     at = scores.methods.index(name)
     if not (overall := _shown(scores, at)):
         missing = int(np.isnan(scores.values[at, :-1]).sum())
-        return f"{name} has no overall score: it has no score on {counted(missing, 'task')} of the suite"
+        return [f"{name} has no overall score: it has no score on {counted(missing, 'task')} of the suite"]
     rank, lowest, highest = scores.rank(at)
-    gaps = [gap for other, gap in scores.gaps(at).items() if other not in (NONE, FRESH)]
-    better, worse = sum(low > 0 for low, _ in gaps), sum(high < 0 for _, high in gaps)
-    return (
-        f"{name} on {suite.name}: overall {overall}, rank {rank} [{lowest}, {highest}] of {len(gaps) + 1}; "
-        f"better than {better}, undecided against {len(gaps) - better - worse}, worse than {worse} "
-        f"of {counted(len(gaps), 'other method')}"
-    )
+    others: dict[str, list[str]] = {"better than": [], "undecided against": [], "worse than": []}
+    for other, (low, high) in scores.gaps(at).items():
+        if other not in (NONE, FRESH):
+            word = "better than" if low > 0 else "worse than" if high < 0 else "undecided against"
+            others[word].append(other)
+    number = sum(map(len, others.values()))
+    counts = ", ".join(f"{word} {len(names)}" for word, names in others.items())
+    made = f"rl_plasticity {__version__}, {counted(scores.raw.shape[-1], 'seed')}"
+    return [
+        f"{name} on {suite.name} ({made}): overall {overall}, rank {rank} [{lowest}, {highest}] of {number + 1}; "
+        f"{counts} of {counted(number, 'other method')}",
+        *(f"  {word}: {', '.join(names)}" for word, names in others.items() if names),
+    ]
 
 
 def draw(suite: Suite, scores: Scores, mine: str | None) -> Figure:

@@ -47,7 +47,8 @@ def submit(folder: Path) -> int:
         "provenance": runs[-1].starts[-1],
     }
     write_text(path, json.dumps(file, indent=1) + "\n")
-    print(f"wrote {path}")
+    plugs = " ".join(plugins.as_arguments(method["plugins"]))
+    print(f"wrote {path}; others check it by: python -m rl_plasticity.benchmark verify {path} {plugs}".rstrip())
     return 0
 
 
@@ -99,5 +100,5 @@ def _parts(file: Any) -> tuple[str, dict[str, str], list[Row]]:
 
 def _scored(path: Path, every: Iterable[Row]) -> list[Row]:
     if not (found := [row for row in every if row.seed]):
-        raise SettingsError(f"{path} is missing or has no scores yet")
+        raise SettingsError(f"{path} {'has no scores yet' if path.exists() else 'does not exist'}")
     return found
