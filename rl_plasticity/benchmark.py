@@ -19,7 +19,7 @@ python -m rl_plasticity.benchmark submit FOLDER
 python -m rl_plasticity.benchmark verify FILE [plugins=[...]]
 
 Without a suite: lists the suites with their tasks, the cost of each task, and the number of methods with results.
-With only a suite (quick, standard, gpu): prints the scores of the methods that have results.
+With only a suite (quick, standard, gpu): prints the scores of the published methods and of yours in out=.
 With settings: scores the method that they make. Its strength and learning rate are chosen for each task on other seeds
 than the scored ones. If it is stopped, the same command continues.
 
@@ -29,7 +29,7 @@ than the scored ones. If it is stopped, the same command continues.
   name=NAME                       name of the method; default: its settings
   tasks=NAME,...                  tasks of the suite to score; default: all
   out=FOLDER                      where to write; default: results/benchmark
-  table=markdown                  prints only the table, in Markdown
+  table=markdown                  prints only the table of published methods, or of them and the scored, in Markdown
   launcher=joblib                 trains several runs at a time, as in sweeps: joblib, slurm, ray
   published=NAME,...              repeats the runs of these published methods (all: every one), at the lowest priority
 
@@ -101,6 +101,9 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
     elif settings:
         methods = [making.method(own.get("name"), settings)]
     known, status = rows.published(suite), 0
+    if not methods and "table" not in own:  # of methods with one name, the newest rows count
+        files = sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime)
+        known += [row for path in files for row in rows.read(path) if row.method not in suites.published()]
     for method in methods:
         made, status = making.make(method, place, tasks, launcher)
         if "published" in own:

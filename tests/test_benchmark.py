@@ -124,6 +124,8 @@ def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capf
     assert "strengths one by one on labels" in capfd.readouterr().err
     (folder,) = (suite / "results/benchmark/quick-1").glob("strong-*")
     (settings,) = {row.settings for row in rows.read(folder / "rows.csv")}
+    assert command(["quick"]) == 0
+    assert re.search(r"^strong +[\d-]", capfd.readouterr().out, re.MULTILINE)
     assert settings in ("lr=1e-3 reg=mine reg.coef=0.01", "lr=1e-3 reg=mine reg.coef=0.001")
 
 
