@@ -150,7 +150,7 @@ def subject_from(
     if isinstance(net, Learner):
         make, net = make or subject_of(net).fresh, net.net
     if not isinstance(net, nn.Module):
-        raise SettingsError(f"net must be a network, got {type(net).__name__}")
+        raise SettingsError(f"net must be a network, or an agent that its library has loaded, got {type(net).__name__}")
     inner = unwrapped(net)
     if not [*inner.parameters()]:
         raise SettingsError("nothing can be learned: the network has no parameters")
