@@ -28,8 +28,8 @@ SHOWN = {"start": (1, 10, 20, 30, 40), "late": (LEARNING, 31, 35, 40), "once": (
 METHODS = {
     "start": "none, spectral coef=0.001, l2_init coef=0.01, swr coef=0.01",
     "late": "none, spectral coef=0.0001, spectral coef=0.001, spectral coef=0.01, spectral coef=0.1, "
-    "parseval coef=0.001, parseval coef=0.01, orthogonal coef=0.0001, orthogonal coef=0.001, l2 coef=0.0001, "
-    "l2 coef=0.001, l2 coef=0.01, weight_decay coef=0.0001, weight_decay coef=0.001, weight_decay coef=0.01, "
+    "parseval coef=0.001, parseval coef=0.01, orthogonal coef=0.1, orthogonal coef=1.0, l2 coef=0.0001, "
+    "l2 coef=0.001, l2 coef=0.01, weight_decay coef=0.1, weight_decay coef=1.0, weight_decay coef=10.0, "
     "l2_init coef=0.001, l2_init coef=0.001 fresh, l2_init coef=0.01, l2_init coef=0.01 fresh, wasserstein coef=10, "
     "wasserstein coef=10 fresh, ewc coef=100, ewc coef=100 fresh, swr coef=0.001, swr coef=0.001 fresh, swr coef=0.01, "
     "swr coef=0.01 fresh, normalize_project, normalize_project fresh, wrs every_updates=10, wrs every_updates=1000, "
