@@ -24,8 +24,8 @@ With settings: scores the method that they make. Its strength and learning rate 
 than the scored ones. If it is stopped, the same command continues.
 
   reg=mine plugins=[my_module]    the method, as settings of a run: reg, reset, optimizer, layer_norm=true, agent ...
-  reg.coef=1e-4,1e-3,1e-2         strengths to choose from; default: those of the published method, or the default
-                                  coef, a tenth of it and ten times it
+  reg.coef=1e-4,1e-3,1e-2         strengths to choose from; default: those of a published method with your settings,
+                                  else the default coef, a tenth of it and ten times it
   name=NAME                       name of the method; default: its settings
   tasks=NAME,...                  tasks of the suite to score; default: all
   out=FOLDER                      where to write; default: results/benchmark

@@ -33,7 +33,7 @@ class Mine(L2):
 REGULARIZERS["mine"] = Mine
 """
 DIVERGES = """
-    def penalty(self, net): return super().penalty(net) * torch.where(self.coef > 0.05, torch.nan, 1.0)
+    def penalty(self, net): return super().penalty(net) * torch.where(self.coef > {}, torch.nan, 1.0)
 """
 
 
@@ -43,14 +43,15 @@ def suite(tmp_path, monkeypatch):
     folder = tmp_path / "suites"
     folder.mkdir()
     (folder / "quick-1.yaml").write_text(SUITE)
-    (folder / "methods.yaml").write_text("none:\nfresh:\nl2: reg=l2\n")
+    (folder / "methods.yaml").write_text("none:\nfresh:\nl2: reg=l2\nspectral: reg=spectral reg.coef=1,2\n")
     monkeypatch.setattr(suites, "FOLDER", folder)
     monkeypatch.setattr(rows, "FOLDER", folder)
     monkeypatch.chdir(tmp_path)
     same = [("quick-1", task, "", str(seed)) for task in ("labels", "other") for seed in range(3)]
+    all_methods = ("none", 0.1), ("fresh", 0.9), ("l2", 0.001), ("spectral", 5.0)
     rows.write(folder / "quick-1.csv", [
         rows.Row(suite, task, name, settings, seed, f"{value + int(seed) / 100}", "", "")
-        for suite, task, settings, seed in same for name, value in (("none", 0.1), ("fresh", 0.9))
+        for suite, task, settings, seed in same for name, value in all_methods
     ])  # fmt: skip
     (tmp_path / "my_plug").mkdir()
     (tmp_path / "my_plug/__init__.py").write_text("from my_plug.methods import Mine")
@@ -74,7 +75,8 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     assert command(asked) == 0  # goes on where it was stopped: at its end
     out = capfd.readouterr().out
     assert "to make" not in out
-    assert "better than 0, undecided against 0, worse than 0 of 0" in out
+    assert re.search(r"0\.\d.*, 3 seeds, .*: overall .*better than 1, undecided against 0, worse than 1 of 2 ", out)
+    assert "  better than: l2\n  worse than: spectral\n" in out
     (folder,) = (suite / "results/benchmark/quick-1").glob("reg=mine-*")
     found = rows.read(folder / "rows.csv")
     assert [row.seed for row in found] == ["0", "1", "2"]
@@ -117,16 +119,23 @@ def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scor
     assert [row.seed for row in rows.read(folder / "rows.csv")] == ["0", "1", "2", ""]
 
 
-def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capfd):
+@pytest.mark.parametrize(("limit", "settings"), [
+    (0.05, {"lr=1e-3 reg=mine reg.coef=0.01", "lr=1e-3 reg=mine reg.coef=0.001"}),
+    (0, {"reg=mine reg.coef=0.001,0.01,0.1"}),
+])  # fmt: skip
+def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capfd, limit, settings):
     (suite / "my_plug/methods.py").write_text(f"""import torch
-{PLUG.replace("super().__init__(net, coef)", "super().__init__(net, coef)" + DIVERGES)}""")
+{PLUG.replace("super().__init__(net, coef)", "super().__init__(net, coef)" + DIVERGES.format(limit))}""")
     assert command(["quick", "reg=mine", "plugins=[my_plug]", "name=strong"]) == 0
-    assert "strengths one by one on labels" in capfd.readouterr().err
+    assert "tried one by one" in capfd.readouterr().err
     (folder,) = (suite / "results/benchmark/quick-1").glob("strong-*")
-    (settings,) = {row.settings for row in rows.read(folder / "rows.csv")}
+    found = rows.read(folder / "rows.csv")
+    assert {row.settings for row in found} <= settings
+    assert {row.raw for row in found if not row.seed} == ({"failed: no strength stays finite"} if not limit else set())
+    assert command(["quick", "reg=mine", "plugins=[my_plug]", "name=strong"]) == 0  # what would fail again is not made
+    assert "training" not in capfd.readouterr().out
     assert command(["quick"]) == 0
-    assert re.search(r"^strong +[\d-]", capfd.readouterr().out, re.MULTILINE)
-    assert settings in ("lr=1e-3 reg=mine reg.coef=0.01", "lr=1e-3 reg=mine reg.coef=0.001")
+    assert re.search(r"^strong +[\d-]" if limit else "^strong +not on all", capfd.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(("asked", "named"), [

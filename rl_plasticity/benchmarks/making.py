@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from rl_plasticity.configs.written import as_written, parse
 from rl_plasticity.errors import SettingsError, say
 from rl_plasticity.runs.files import write_text
 from rl_plasticity.runs.folder import RunFolder
+from rl_plasticity.runs.journal import last_entry
 from rl_plasticity.sweeps import sweep
 from rl_plasticity.sweeps.job import finished
 from rl_plasticity.sweeps.launchers import Launcher
@@ -29,9 +30,10 @@ from rl_plasticity.sweeps.sweep import Run
 
 
 def method(name: str | None, settings: Sequence[str]) -> Method:
-    """The method of these settings. Where no setting has several values, its coef gets the published strengths.
+    """The method of these settings.
 
-    A coef without published ones gets a tenth of its default, the default, and ten times it.
+    Settings of a published method get what else it has, its strengths too. Others, if no setting has several values,
+    get a tenth of the default coef, the default, and ten times it.
 
     Raises:
         SettingsError: a published method has this name.
@@ -39,28 +41,31 @@ def method(name: str | None, settings: Sequence[str]) -> Method:
     if name in suites.published():
         raise SettingsError(f"name={name} is a published method: choose another name")
     made = Method(name or " ".join(settings), settings)
-    given = made.by_name
-    if any("," in value for value in given.values()):
+    given, more = made.by_name, list[str]()
+    if suites.varied(given):
         return made
-    for group in ("reg", "reset"):
-        coef = KINDS[group].settings(given.get(group, "none")).get("coef")
-        if coef and isinstance(coef.default, float) and f"{group}.coef" not in given:
-            alike = [one for of in suites.published().values() if (one := of.by_name).get(group) == given[group]]
-            strengths = next(
-                filter(None, (one.get(f"{group}.coef") for one in alike)),
-                ",".join(as_written(coef.default * factor) for factor in (0.1, 1.0, 10.0)),
-            )
-            say(f"strengths to choose from: {group}.coef={strengths}")
-            return replace(made, settings=[*settings, f"{group}.coef={strengths}"])
-    say("one strength, because no setting has several values to choose from")
-    return made
+    for row in suites.published().values():
+        if given.items() <= row.by_name.items():
+            more = suites.written({key: value for key, value in row.by_name.items() if key not in given})
+            break
+    else:
+        for group in ("reg", "reset"):
+            coef = KINDS[group].settings(given.get(group, "none")).get("coef")
+            is_given = any(key.startswith(f"{group}.") and key.endswith(".coef") for key in given)
+            if coef and isinstance(coef.default, float) and not is_given:
+                strengths = (as_written(coef.default * factor) for factor in (0.1, 1.0, 10.0))
+                more = [f"{group}.coef={','.join(strengths)}"]
+                break
+    say(f"also set, to choose from: {' '.join(more)}" if more else "one strength: no setting has several values")
+    return replace(made, settings=[*settings, *more])
 
 
 def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher) -> tuple[list[Row], int]:
     """Make the missing runs of a method on these tasks, in a folder below `place`, and write its rows there.
 
     Returns:
-        The method's rows on all tasks that it has run on, and the exit status of its sweeps.
+        The method's rows on all tasks that it has run on, and the exit status: 128 + the signal that stopped it, or 1
+        if runs are missing.
 
     Raises:
         SettingsError: no task can be run with these settings.
@@ -71,41 +76,46 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
     found: list[Row] = []
     choosing: dict[Task, list[Run]] = {}
     tested: dict[Task, list[Run]] = {}
+
+    def lacks(task: Task, why: str) -> None:
+        say(f"{method.name} on {task.name}: {why}")
+        found.append(Row(task.suite, task.name, method.name, " ".join(method.settings), "", why, "", ""))
+
     for task in tasks:
         try:
             runs = task.runs(task.own(method), folder, "choosing")
             sweep.check(task.makes, runs)
             choosing[task] = runs
         except SettingsError as error:
-            why = f"refused: {error}"
-            found.append(Row(task.suite, task.name, method.name, " ".join(method.settings), "", why, "", ""))
+            lacks(task, f"refused: {error}")
     if not choosing:
         raise SettingsError(found[0].raw)
-    for row in found:
-        say(f"{method.name} on {row.task}: {row.raw}")
-    for of_task in choosing.values():
-        _require_same_plugs(run.folder for run in of_task)
-    status = sweep.make([*itertools.chain(*choosing.values())], launcher)
-    if status == 1:  # a strength that is too large stops those that train beside it
-        again = {task: task.runs(task.own(method), folder, "choosing", apart=True) for task in _open(choosing)}
-        say(f"strengths one by one on {', '.join(task.name for task in again)}; one that fails is not chosen")
-        status = sweep.make([*itertools.chain(*again.values())], launcher)
-        choosing |= {task: choosing[task] + runs for task, runs in again.items()}
-    if status < 128:
-        for task, runs in choosing.items():
-            if best := chosen(task, task.own(method), runs):
+    _require_same_plugs(folder)
+    status = _train(choosing, launcher)
+    apart = {task: _one_by_one(task, method, runs) for task, runs in choosing.items()}
+    if status < 128 and any(apart.values()):
+        say("a strength did not stay finite: those that trained beside it are tried one by one")
+        status = _train(apart, launcher)
+    for task, runs in choosing.items():
+        if status < 128 and all(map(_has_ended, every := [*runs, *apart[task]])):
+            if best := chosen(task, task.own(method), every):
                 tested[task] = task.runs(best, folder, "test")
                 _say_what_lies_at_an_end(task, task.own(method), best)
-        status = int(len(tested) < len(choosing))
+            else:
+                lacks(task, "failed: no strength stays finite")
     if tested:
-        status = max(status, sweep.make([*itertools.chain(*tested.values())], launcher))
+        status = _train(tested, launcher)
+    _require_same_plugs(folder)
     for task, runs in tested.items():
-        found += scored(task, method, runs)
+        found += (rows_of := scored(task, method, runs))
+        if not rows_of and all(map(_has_ended, runs)):
+            lacks(task, "failed: a scored seed does not stay finite")
     rows.write(folder / "rows.csv", found)
     sources = {module: plugins.files_of(module) for module in plugins.sources()}
     file = {**asdict(method), "plugins": plugins.sources(), "sources": sources}
     write_text(folder / "method.json", json.dumps(file, indent=1) + "\n")
-    return rows.read(folder / "rows.csv"), status
+    all_runs = itertools.chain(*choosing.values(), *apart.values(), *tested.values())
+    return rows.read(folder / "rows.csv"), status if status > 128 else int(not all(map(_has_ended, all_runs)))
 
 
 def chosen(task: Task, own: Mapping[str, str], runs: Sequence[Run]) -> dict[str, str] | None:
@@ -133,17 +143,37 @@ def scored(task: Task, method: Method, runs: Sequence[Run]) -> list[Row]:
     return found
 
 
-def _open(choosing: Mapping[Task, Sequence[Run]]) -> list[Task]:
-    """The tasks on which a run that chooses has not ended well."""
-    return [task for task, runs in choosing.items() if not all(finished(run.folder) for run in runs)]
+def _train(of_tasks: Mapping[Task, Sequence[Run]], launcher: Launcher) -> int:
+    """Make the missing runs, but for those that would diverge again; returns the exit status of their sweep."""
+    ready = [run for run in itertools.chain(*of_tasks.values()) if not _diverged(run)]
+    return sweep.make(ready, launcher) if ready else 0
 
 
-def _require_same_plugs(folders: Iterable[Path]) -> None:
-    """Raises SettingsError if a plug was edited after a run in one of these folders began."""
-    for path in folders:
-        starts = RunFolder(path).starts if path.exists() else []
+def _one_by_one(task: Task, method: Method, runs: Sequence[Run]) -> list[Run]:
+    """Runs of single strengths, for those in which several trained side by side and one did not stay finite."""
+    names, apart = suites.varied(task.own(method)), list[Run]()
+    for run in filter(_diverged, runs):
+        own = [a.replace("=[", "=").rstrip("]") if a.partition("=")[0] in names else a for a in run.arguments]
+        if own != [*run.arguments]:
+            apart += sweep.runs(task.makes.kind, [*own, f"out={run.folder.parent}"])
+    return apart
+
+
+def _diverged(run: Run) -> bool:
+    """Whether a run ended because a number was not finite, as it would again."""
+    entry = last_entry(RunFolder(run.folder))
+    return entry is not None and entry.word == "failed" and "finite" in entry.text
+
+
+def _has_ended(run: Run) -> bool:
+    return finished(run.folder) or _diverged(run)
+
+
+def _require_same_plugs(folder: Path) -> None:
+    """Raises SettingsError if a plug was edited after a run of a method's folder began."""
+    for path in folder.glob("*/*/*"):
         for module, digest in plugins.sources().items():
-            if any(start["plugin_sources"].get(module, digest) != digest for start in starts):
+            if any(start["plugin_sources"].get(module, digest) != digest for start in RunFolder(path).starts):
                 raise SettingsError(f"{path} was made with another {module}: delete it and run this again")
 
 
@@ -156,12 +186,6 @@ def _say_what_lies_at_an_end(task: Task, own: Mapping[str, str], best: Mapping[s
 
 
 def _read(task: Task, runs: Sequence[Run]) -> list[tuple[loading.Run, float]]:
-    """The finished runs, and of each the mean of the task's metric over the run, or over its last rows.
-
-    Raises:
-        SettingsError: a plug was edited before a run that began later.
-    """
-    folders = [run.folder for run in runs if finished(run.folder)]
-    _require_same_plugs(folders)
-    found = [each for folder in folders for each in loading.read(RunFolder(folder))]
+    """The finished runs, and of each the mean of the task's metric over the run, or over its last rows."""
+    found = [each for run in runs if finished(run.folder) for each in loading.read(RunFolder(run.folder))]
     return [(run, float(np.mean(run.curves[task.metric].values[-task.last :]))) for run in found]

@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from rl_plasticity import __version__, command_line
+from rl_plasticity import command_line
 from rl_plasticity.benchmarks import rows
 from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.scores import Scores
@@ -47,7 +47,7 @@ def show(suite: Suite, found: Sequence[Row], mine: str | None, place: Path | Non
     if place is None:
         print(markdown(every))
         return
-    said = verdict(suite, scores, mine) if mine else []
+    said = verdict(suite, scores, found, mine) if mine else []
     print(f"\n{command_line.fitted(of_one(suite, scores, found, mine) if mine else every)}")
     for line in said:
         print(printable(line))
@@ -86,7 +86,7 @@ def of_one(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> lis
     return lines
 
 
-def verdict(suite: Suite, scores: Scores, name: str) -> list[str]:
+def verdict(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> list[str]:
     """A method's place among the others: a sentence that can be cited, and then the methods that it counts."""
     at = scores.methods.index(name)
     if not (overall := _shown(scores, at)):
@@ -100,7 +100,8 @@ def verdict(suite: Suite, scores: Scores, name: str) -> list[str]:
             others[word].append(other)
     number = sum(map(len, others.values()))
     counts = ", ".join(f"{word} {len(names)}" for word, names in others.items())
-    made = f"rl_plasticity {__version__}, {counted(scores.raw.shape[-1], 'seed')}"
+    row = next(row for row in found if row.method == name and row.seed)
+    made = f"rl_plasticity {row.version}, {counted(scores.raw.shape[-1], 'seed')}, {row.processor}"
     return [
         f"{name} on {suite.name} ({made}): overall {overall}, rank {rank} [{lowest}, {highest}] of {number + 1}; "
         f"{counts} of {counted(number, 'other method')}",

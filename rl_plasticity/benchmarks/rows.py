@@ -1,4 +1,4 @@
-"""Rows of a suite: one for each run that is scored, and one for each task that a method was refused on."""
+"""Rows of a suite: one for each run that is scored, and one for each task on which a method has no score."""
 
 import csv
 import io
@@ -19,8 +19,8 @@ class Row(NamedTuple):
 
     Args:
         settings: those of the method on the task, with the chosen strength and learning rate.
-        seed: of the run; empty where the method was refused.
-        raw: the task's metric, or ``refused: why``.
+        seed: of the run; empty where there is none.
+        raw: the task's metric, or ``refused: why`` or ``failed: why``.
     """
 
     suite: str

@@ -101,13 +101,8 @@ class Task:
         named = as_given(f"{called.get(name, name)}={value}" for name, value in own.items())
         return {called.get("lr", "lr"): self.lr} | named
 
-    def runs(
-        self, own: Mapping[str, str], out: Path, stage: Literal["choosing", "test"], apart: bool = False
-    ) -> "list[Run]":
+    def runs(self, own: Mapping[str, str], out: Path, stage: Literal["choosing", "test"]) -> "list[Run]":
         """The runs that choose, or those that are scored, of a method with these settings of its `own`.
-
-        Args:
-            apart: whether strengths train in processes of their own.
 
         Raises:
             SettingsError: a setting is bad.
@@ -120,8 +115,7 @@ class Task:
                 found |= as_given(shlex.split(more))
         found |= own
         for name in varied(own):
-            # The strengths of a chain cannot.
-            if name.startswith(SIDE_BY_SIDE) and not apart and "+" not in own.get(name.partition(".")[0], ""):
+            if name.startswith(SIDE_BY_SIDE) and "+" not in own.get(name.partition(".")[0], ""):  # not of a chain
                 found[name] = f"[{own[name]}]"
         arguments = written(found | as_given(shlex.split(getattr(self, stage))))
         plugs = plugins.as_arguments(plugins.loaded)

@@ -141,15 +141,17 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
 
 
 def default_baseline(groups: Sequence[Group], warnings: list[str]) -> Group | None:
-    """The group that alone has no method, else the one that alone has reset=periodic; a warning if there is none."""
+    """The one group without a method, or the one with reset=periodic if there is none; a warning if that is open."""
     periodic = [g for g in groups if method(g.settings)[1] == "periodic" and g.settings.get(ONCE) is None]
     plain = [g for g in groups if method(g.settings) == ("none", "none")]
-    for alike in (plain, periodic):
-        found = [g for g in alike if "at" not in g.settings] or alike  # a branch without a change is its run once more
-        if len(found) == 1:
-            return found[0]
+    alike = plain or periodic
+    found = [g for g in alike if "at" not in g.settings] or alike  # a branch without a change is its run once more
+    if len(found) == 1:
+        return found[0]
     if len(groups) > 1:
-        warnings.append("no baseline, so no gaps: no single group has no method or reset=periodic; give baseline=LABEL")
+        warnings.append(
+            "no baseline, so no gaps: not one group is without a method, nor with reset=periodic; give baseline=LABEL"
+        )
     return None
 
 

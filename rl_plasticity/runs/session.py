@@ -145,7 +145,7 @@ class Session(Generic[S]):
         self.results = Results(self.folder, self.plan.names, sizes, self.axis, s.flat)
         self.clock = Clock(unit, total, progress.step, bool(s.compile), s.device)
         self.saved_at = (progress.step, progress.updates) if self.saved else None
-        if self.saved:
+        if self.saved and progress.step < total:
             self.say(f"goes on after {progress.step:,} of {total:,} {unit}")
         self.call("on_start")
         try:

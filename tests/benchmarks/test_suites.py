@@ -52,6 +52,10 @@ def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_pat
 
 @pytest.mark.parametrize(("given", "strengths"), [
     ("reg=spectral", "reg.coef=1e-4,1e-3,1e-2"),
+    ("reg=wrs", "reg.every_updates=10,100,1000"),
+    ("reset=redo", "reset.every_updates=1000 reset.every_tasks=null reset.threshold=0,0.025,0.1"),
+    ("reg=spectral net.widths=[8,8]", "reg.coef=1e-05,0.0001,0.001"),
+    ("reg=l2 reg.l2.coef=0.5", None),
     ("reset=shrink_perturb", "reset.coef=0.2,0.4,0.8"),
     ("reg=spectral+l2", None),
     ("reg=spectral reg.coef=1", None),
@@ -59,7 +63,7 @@ def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_pat
 ])  # fmt: skip
 def test_a_published_method_has_the_strengths_of_its_rows_unless_it_says_others(given, strengths):
     made = making.method("mine", given.split())
-    assert made.settings == [*given.split(), *([strengths] if strengths else [])]
+    assert made.settings == [*given.split(), *(strengths or "").split()]
 
 
 def test_a_setting_of_a_method_under_two_names_is_refused():
