@@ -332,7 +332,10 @@ def of_attached(o: Options) -> None:
     gpt = nn.Sequential(nn.Embedding(65, 128), *layers, nn.LayerNorm(128), nn.Linear(128, 65))
     tokens, images, labels = torch.randint(65, (8, 64)), torch.randn(8, 3, 32, 32), torch.randint(10, (8,))
     resnet = make_network("resnet18", (3, 32, 32), 10, [0])
-    for kind, first, x, y in (("GPT", gpt, tokens, tokens), ("ResNet-18", resnet, images, labels)):
+    mlp = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    vectors, names = torch.randn(64, 64), torch.randint(10, (64,))
+    kinds = ("MLP", mlp, vectors, names), ("GPT", gpt, tokens, tokens), ("ResNet-18", resnet, images, labels)
+    for kind, first, x, y in kinds:
         timed = {}
         for name in dict.fromkeys(["none", *(o.reg if o.reg != ["none"] else REGULARIZERS)]):
             net = copy.deepcopy(first)
