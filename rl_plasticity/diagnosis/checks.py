@@ -163,12 +163,13 @@ def of_updates(trials: Trials) -> tuple[list[str], bool]:
             reason = "not in the optimizer: {}"
         elif p not in sizes:
             reason = "no gradient: the loss does not reach {}, for example because of detach()"
-        elif rates[p] == 0:
-            reason = "learning rate: it is 0 for {}"
+        elif rates[p] <= max(rates.values()) / 1000:
+            reason = "learning rate: it is 0, or less than a thousandth of the greatest, for {}"
         elif not (has := sizes[p] != 0).any():
             reason = "zero gradient: the loss does not change with {}"
         elif float((p != before[name])[has].float().mean()) < 0.5:
-            reason = "rounding: the steps are too small for most entries of {}"
+            reason = "rounding" if p.dtype in HALF else "gradient or rate"
+            reason += ": the steps are too small for most entries of {}"
         else:
             continue
         still.setdefault(reason, []).append(name)

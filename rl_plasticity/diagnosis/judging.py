@@ -49,9 +49,15 @@ class Judge:
         """Whether the network is behind, but may catch up if the trials go on."""
         if not self.removed >= LEARNS or self.falls_short():
             return False
-        return any(
-            self.trials.is_first or now.mean < CLOSER * before.mean for now, before in self.far_behind().values()
-        )
+        if self.trials.is_first:
+            return bool(self.far_behind())
+        return any(now.mean < CLOSER * before.mean for now, before in self.far_behind().values()) or self.unsettled()
+
+    def unsettled(self) -> bool:
+        """Whether the loss is above that of a network that learned nothing, and still moves by a share of that."""
+        trials = self.trials
+        now, before = (self.of(self._unbounded(NOW, trials.at(NOW, of))).mean for of in (1.0, 2 / TIMES))
+        return now < 0 and abs(now - before) > (1 - CLOSER) * (1 - now)
 
     def judged(self) -> Judged:
         """The verdict, when the trials are over."""

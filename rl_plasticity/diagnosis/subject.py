@@ -34,6 +34,7 @@ class Subject:
         fresh: makes a network like it with new weights.
         without_dropout: whether copies compute without dropout.
         another_rate: the learning rate for every task, where the optimizer's own is too low or too high for any.
+        takes_adam: whether trials have a new Adam, because no network learns with the optimizers' other settings.
         changes: called one after the other with a copy that is about to learn, and its optimizers.
         made: called with the number of updates that a copy has made.
     """
@@ -43,6 +44,7 @@ class Subject:
     fresh: Callable[[], nn.Module]
     without_dropout: bool
     another_rate: float | None = None
+    takes_adam: bool = False
     changes: Sequence[Change] = ()
     made: Callable[[int], object] = lambda updates: None
 
@@ -92,7 +94,7 @@ class Subject:
         """
         copied, rate = self.copied(), times * self.rate(task)
         net, optimizers = copied.net, copied.optimizers
-        if not optimizers or not self.knows(task):
+        if not optimizers or self.takes_adam or not self.knows(task):
             optimizers = [new_adam([*net.parameters()], rate)]
         else:
             restart_(net, optimizers)

@@ -27,6 +27,7 @@ BRIEF = 200  # most of a remedy's, and of fresh networks at another rate, unless
 TIMES = 3  # factor of the updates where a verdict has to wait
 RATES = (1.0, 3.0, 10.0)  # times the learning rate: no arm loses by its rate
 LEARNED = 0.9  # the part of the loss that a fresh network removes before the second half of a trial
+NEAR = 0.02  # of the loss of a network that learned nothing: rates that end so near the best are tried longer too
 STRIDE = 40  # updates over which a loss is averaged to find that time
 LEARNS = 0.1  # the part of the loss that a fresh network must remove before anything is compared with it
 
@@ -123,6 +124,12 @@ class Trials:
         self.statistics = _statistics(subject, source)
         self.draw(repeats)
 
+    def draw_anew(self) -> None:
+        """Draw the fresh networks and the tasks once more, the networks with buffers of their own."""
+        repeats, self.statistics = len(self.tasks), {}
+        self.fresh, self.tasks, self.arms = [], [], {}
+        self.draw(repeats)
+
     def draw(self, repeats: int) -> None:
         """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
         for r in range(len(self.tasks), len(self.tasks) + repeats):
@@ -160,7 +167,7 @@ class Trials:
         """Make the trials longer; False if they are as long as they may be."""
         if self.length >= self.longest:
             return False
-        going = {arm: sorted({min(of.rates), *self._best(arm)}) for arm, of in self.arms.items() if arm != AS_IT_IS}
+        going = {arm: self._still_good(arm) for arm in self.arms if arm != AS_IT_IS}
         self.length, self.went_on = min(self.longest, TIMES * self.length), True
         for arm, rates in going.items():
             self.run(arm, self.arms[arm].subjects, rates)
@@ -213,6 +220,19 @@ class Trials:
         _, rates, _, curves = self.arms[arm]
         ends = torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
         return [rates[i] for i in ends.argmin(0).tolist()]
+
+    def _still_good(self, arm: str) -> list[float]:
+        """The rates that may end best in longer trials: the lowest one, the best one, and for the network more.
+
+        These are rates that end near the best, and rates at which it has not yet unlearned what it has to.
+        """
+        _, rates, _, curves = self.arms[arm]
+        ends = torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
+        good, nothing = ends == ends.amin(0), self.nothing
+        if arm != FRESH:
+            near = NEAR * nothing.abs()
+            good |= (ends - ends.amin(0) <= near) | ((ends > nothing + near) & ends.isfinite())
+        return [rate for rate, at_it in zip(rates, good, strict=True) if bool(at_it.any()) or rate == min(rates)]
 
     def at(self, arm: str, of: float = 1.0) -> int:
         """The number of updates of an arm, or this part of it."""

@@ -240,7 +240,19 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     if subject.optimizers and subject.is_adam and trials.rate < TINY * RATE:
         subject.another_rate = RATE  # `_otherwise` finds out whether the network learns at its own rate
     trials.run(FRESH)
+    if trials.statistics and bool((trials.removed() < LEARNS).all()):  # a mask or a scale, which belongs to the weights
+        trials.draw_anew()
+        trials.run(FRESH)
     removed, rate = trials.removed(), trials.rate
+    if subject.optimizers and subject.knows(trials.tasks[0]) and bool((removed < LEARNS).all()):
+        subject.takes_adam, subject.another_rate = True, RATE
+        trials.run(FRESH)
+        if bool(((with_adam := trials.removed()) >= LEARNS).any()):
+            name, was = type(subject.optimizers[0]).__name__, max(0.0, float(removed.mean()))
+            learned = f"a fresh network removes {was:.0%} of the loss, and with Adam at {RATE:g}"
+            return [f"optimizer: with a new {name} of these settings {learned} {float(with_adam.mean()):.0%}"]
+        subject.takes_adam, subject.another_rate = False, None
+        trials.run(FRESH)
     too_low = rate < RATE / 3 and bool((removed < LEARNS).all())
     if not too_low and not (rate > RATE and bool((removed < HALF_LEARNED).any())):
         return []
