@@ -164,11 +164,12 @@ def of_updates(trials: Trials) -> tuple[list[str], bool]:
         elif p not in sizes:
             reason = "no gradient: the loss does not reach {}, for example because of detach()"
         elif rates[p] <= max(rates.values()) / 1000:
-            reason = "learning rate: it is 0, or less than a thousandth of the greatest, for {}"
+            size = "at most a thousandth of the greatest" if rates[p] else "0"
+            reason = f"learning rate: it is {size} for {{}}"
         elif not (has := sizes[p] != 0).any():
             reason = "zero gradient: the loss does not change with {}"
         elif float((p != before[name])[has].float().mean()) < 0.5:
-            reason = "rounding" if p.dtype in HALF else "gradient or rate"
+            reason = "rounding" if p.dtype in HALF else "vanishing steps"
             reason += ": the steps are too small for most entries of {}"
         else:
             continue

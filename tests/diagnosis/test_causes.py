@@ -157,7 +157,8 @@ STILL = {
     ),
     "rate 0 first": (Encoded, lambda net: adam((net.encoder, 0.0), (net.head, 1e-3)), f"learning rate: .* {ENCODER}"),
     "not held": (Encoded, lambda net: adam((net.head, 1e-3)), f"not in the optimizer: {ENCODER}"),
-    "steps below float32": (Encoded, lambda net: adam((net.head, 1e-3), (net.encoder, 1e-9)), r"rounding: .* encoder."),
+    "a tiny rate": (Encoded, lambda net: adam((net.head, 1e-3), (net.encoder, 1e-6)), rf"learning rate: .* {ENCODER}"),
+    "steps below float32": (Encoded, lambda net: adam((net, 1e-9)), "vanishing steps: .* encoder."),
 }
 
 
@@ -175,6 +176,16 @@ def test_parameters_that_no_update_changes_are_listed_with_the_reason(case) -> N
     report = diagnose(net, **data, **BRIEF, optimizer=optimizer_of and optimizer_of(net), make=of)
     assert [said for said in report.causes if re.match(named, said)], report.causes
     assert "as it is trained" in report.evidence
+
+
+@pytest.mark.usefixtures("brief_trials")
+@pytest.mark.parametrize("settings", [{"weight_decay": 100.0}, {"maximize": True}])
+def test_settings_of_the_optimizer_with_which_no_network_learns_are_named(settings) -> None:
+    net = make()
+    optimizer = torch.optim.AdamW(net.parameters(), **settings)
+    report = diagnose(net, batches=split(X, Y), loss=CE, make=make, optimizer=optimizer, **BRIEF)
+    assert report.verdict == "something else"
+    assert [said for said in report.causes if re.match("optimizer: .*AdamW of these settings", said)], report.causes
 
 
 @pytest.mark.usefixtures("brief_trials")

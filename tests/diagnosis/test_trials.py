@@ -126,6 +126,51 @@ def test_fresh_networks_get_the_statistics_that_no_call_changes_and_other_weight
     assert torch.equal(runs.draws, draws)
 
 
+class Masked(nn.Module):
+    """A layer with a mask, which belongs to its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.register_buffer("mask", torch.ones(4, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.layer.weight * self.mask, self.layer.bias)
+
+
+@pytest.mark.usefixtures("brief_trials")
+def test_fresh_networks_keep_their_own_buffers_where_none_learns_with_the_networks() -> None:
+    net = Masked()
+    net.mask.zero_()
+    labels = X[0].argmax(-1).clamp(max=3)
+    report = diagnose(net, batches=[(X[0], labels)], loss=F.cross_entropy, make=Masked, repeats=2, remedies=False)
+    assert report.verdict == "lost"
+
+
+def curves_of(trials: Trials, fresh: dict[float, list[float]], now: dict[float, list[float]]) -> None:
+    """Give an arm of fresh networks and one of the network these losses, by rate."""
+    for arm, of in ((FRESH, fresh), (NOW, now)):
+        curves = [{rate: torch.tensor(losses).double().reshape(-1, 1) for rate, losses in of.items()}] * 2
+        trials.arms[arm] = Arm([], [*of], 30, curves)
+    trials.length, trials.went_on = 30, True
+
+
+@pytest.mark.parametrize(("last", "goes_on"), [(1.0, False), (4.0, True), (1.02, False)])
+def test_a_network_whose_loss_is_above_nothing_and_still_moves_is_not_judged(last: float, goes_on: bool) -> None:
+    trials = Trials(Subject(make(), [], make, True), TaskSource(Bank(X[0], ())), 2, None, None, 0)
+    curves_of(trials, {1.0: [0.01] * 30}, {1.0: [1.0] * 10 + [last + 3 * (last > 2)] * 10 + [last] * 10})
+    assert Judge(trials, 0).may_catch_up() == goes_on
+
+
+def test_longer_trials_keep_rates_near_the_best_and_those_that_still_unlearn_but_of_fresh_networks_the_best() -> None:
+    trials = Trials(Subject(make(), [], make, True), TaskSource(Bank(X[0], ())), 2, None, None, 0)
+    ends = {1.0: 0.5, 3.0: 0.3, 10.0: 0.31, 30.0: 0.4, 100.0: 7.0, 300.0: math.inf}
+    curves = {rate: [end] * 30 for rate, end in ends.items()}
+    curves_of(trials, curves, curves)
+    assert trials._still_good(NOW) == [1.0, 3.0, 10.0, 100.0]
+    assert trials._still_good(FRESH) == [1.0, 3.0]
+
+
 def drawn(labels: Tensor, x: Tensor) -> Tensor:
     """The labels that a task with the user's loss draws for these runs, ``[*runs, n]``."""
     found = []
