@@ -56,8 +56,9 @@ class Judge:
     def unsettled(self) -> bool:
         """Whether the loss is above that of a network that learned nothing, and still moves by a share of that."""
         trials = self.trials
-        now, before = (self.of(self._unbounded(NOW, trials.at(NOW, of))).mean for of in (1.0, 2 / TIMES))
-        return now < 0 and abs(now - before) > (1 - CLOSER) * (1 - now)
+        now, before = (trials.loss(NOW, at=trials.at(NOW, of)).mean(0) for of in (1.0, 2 / TIMES))
+        above = now - trials.nothing
+        return bool(((above > 0) & ((now - before).abs() > (1 - CLOSER) * above)).expand_as(now)[self.run])
 
     def judged(self) -> Judged:
         """The verdict, when the trials are over."""

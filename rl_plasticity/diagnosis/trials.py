@@ -8,7 +8,7 @@ updates.
 import math
 import statistics
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -108,6 +108,7 @@ class Trials:
         longest: the greatest length.
         given: whether the user gave the number of updates.
         went_on: whether trials are as long as the user wants, or have become longer.
+        gives_statistics: whether a fresh network had other statistics before it got the network's.
         keeps_own_rate: whether every repeat has the learning rate itself, to compare with training as it is.
     """
 
@@ -121,14 +122,16 @@ class Trials:
         self.fresh: list[nn.Module] = []
         self.tasks: list[TrialTask] = []
         self.arms: dict[str, Arm] = {}
-        self.statistics = _statistics(subject, source)
+        self.statistics: Mapping[str, Tensor] = _statistics(subject, source)
+        self.gives_statistics = False
         self.draw(repeats)
 
-    def draw_anew(self) -> None:
-        """Draw the fresh networks and the tasks once more, the networks with buffers of their own."""
-        repeats, self.statistics = len(self.tasks), {}
+    def draw_anew(self, statistics: Mapping[str, Tensor]) -> None:
+        """Draw fresh networks and tasks once more, the networks with these buffers, and let them learn."""
+        repeats, self.statistics = len(self.tasks), statistics
         self.fresh, self.tasks, self.arms = [], [], {}
         self.draw(repeats)
+        self.run(FRESH)
 
     def draw(self, repeats: int) -> None:
         """Draw the fresh networks and the tasks of further repeats, and let every arm learn them."""
@@ -137,7 +140,9 @@ class Trials:
                 torch.manual_seed(derive(self.seed, r, 0))
                 self.fresh.append(self.subject.fresh().train())
                 for name, value in self.statistics.items():
-                    self.fresh[-1].get_buffer(name).copy_(value)
+                    buffer = self.fresh[-1].get_buffer(name)
+                    self.gives_statistics |= not torch.equal(buffer, value)
+                    buffer.copy_(value)
                 nets = [self.subject.copied(self.fresh[-1]).net, self.subject.copied().net]
                 self.tasks.append(self.source.task(nets, derive(self.seed, r, 1), self.longest))
         for arm in self.arms:

@@ -36,6 +36,7 @@ from rl_plasticity.structure.layer import unwrapped
 
 HALF_LEARNED, LOWER = 0.5, 0.1  # where a fresh network removes less than this part, this multiple of the rate is tried
 TINY = 1 / 30  # where Adam's rate is less than this part of `RATE`, fresh networks learn at that
+NOTHING = 0.02  # of the loss: where fresh networks remove less, the optimizer's settings are in question
 BAD: tuple[Verdict, ...] = ("losing", "lost")
 SYMPTOMS = ("dead", "dormant", "saturated", "feature_rank", "weight_norm", "sigma1", "stable_rank")
 
@@ -240,22 +241,15 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     if subject.optimizers and subject.is_adam and trials.rate < TINY * RATE:
         subject.another_rate = RATE  # `_otherwise` finds out whether the network learns at its own rate
     trials.run(FRESH)
-    if trials.statistics and bool((trials.removed() < LEARNS).all()):  # a mask or a scale, which belongs to the weights
-        trials.draw_anew()
-        trials.run(FRESH)
+    if trials.gives_statistics:  # those with which fresh ones learn less are no statistics, but a mask or a scale
+        removed, theirs = trials.removed(), trials.statistics
+        trials.draw_anew({})
+        if not bool((trials.removed() > removed + LEARNS).any()):
+            trials.draw_anew(theirs)
     removed, rate = trials.removed(), trials.rate
-    if subject.optimizers and subject.knows(trials.tasks[0]) and bool((removed < LEARNS).all()):
-        subject.takes_adam, subject.another_rate = True, RATE
-        trials.run(FRESH)
-        if bool(((with_adam := trials.removed()) >= LEARNS).any()):
-            name, was = type(subject.optimizers[0]).__name__, max(0.0, float(removed.mean()))
-            learned = f"a fresh network removes {was:.0%} of the loss, and with Adam at {RATE:g}"
-            return [f"optimizer: with a new {name} of these settings {learned} {float(with_adam.mean()):.0%}"]
-        subject.takes_adam, subject.another_rate = False, None
-        trials.run(FRESH)
     too_low = rate < RATE / 3 and bool((removed < LEARNS).all())
     if not too_low and not (rate > RATE and bool((removed < HALF_LEARNED).any())):
-        return []
+        return _settings(trials)
     arm, times = "a fresh network at another rate", RATE / rate if too_low else LOWER
     trials.run(arm, rates=[times], most=BRIEF)
     at = trials.at(arm)
@@ -263,19 +257,35 @@ def _let_fresh_learn(trials: Trials) -> list[str]:
     del trials.arms[arm]
     helps = better - was > (LEARNS if too_low else HALF_LEARNED / 2)
     if not helps and not too_low:
-        return []
+        return _settings(trials)
     subject.another_rate = times * rate
     trials.run(FRESH)
     learned = f"removes {was:.0%} of the loss in {at} updates" if math.isfinite(was) else "diverges"
-    return [
-        f"learning rate: with {rate:g} a fresh network {learned}, and with {times * rate:g} it removes {better:.0%}"
-    ] * helps
+    said = f"learning rate: with {rate:g} a fresh network {learned}, and with {times * rate:g} it removes {better:.0%}"
+    return [said] if helps else _settings(trials)
+
+
+def _settings(trials: Trials) -> list[str]:
+    """Let trials take a new Adam, if no network learns with the optimizer's settings whatever its rate is."""
+    subject, removed = trials.subject, trials.removed()
+    least = NOTHING if subject.is_adam else 0.0  # other kinds may be slow
+    if not (subject.optimizers and subject.knows(trials.tasks[0]) and bool((removed < least).all())):
+        return []
+    before, subject.takes_adam, subject.another_rate = subject.another_rate, True, RATE
+    trials.run(FRESH)
+    if bool(((with_adam := trials.removed()) >= LEARNS).any()):
+        name, was = type(subject.optimizers[0]).__name__, max(0.0, float(removed.mean()))
+        learned = f"a fresh network removes {was:.0%} of the loss, and with Adam at {RATE:g}"
+        return [f"optimizer: with a new {name} of these settings {learned} {float(with_adam.mean()):.0%}"]
+    subject.takes_adam, subject.another_rate = False, before
+    trials.run(FRESH)
+    return []
 
 
 def _otherwise(judge: Judge) -> list[str]:
     """What it is about the optimizer: its rate, its state or both, if the network learns where only that is changed."""
     trials, subject, arm = judge.trials, judge.trials.subject, f"{AS_IT_IS}, but for one thing"
-    if not subject.optimizers:
+    if not subject.optimizers or subject.takes_adam:  # the latter is named already
         return []
     name, own, rate = type(subject.optimizers[0]).__name__, groups_of(subject.optimizers)[0]["lr"], trials.rate
     if not judge.falls_short():

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rl_plasticity import Learner
+from rl_plasticity import Learner, diagnose
 from rl_plasticity.diagnosis.agents import NextTask
+from rl_plasticity.diagnosis.judging import Judge
 from rl_plasticity.diagnosis.report import FRESH, NOW, Report
 from rl_plasticity.diagnosis.subject import Subject, subject_of
 from rl_plasticity.diagnosis.tasks import Bank, TaskSource, TrialTask, before_bounds, own_task
-from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Trials, trainability
+from rl_plasticity.diagnosis.trials import LONGEST, STRIDE, UPDATES, Arm, Trials, trainability
 from rl_plasticity.diagnosis.verdict import reports
 from rl_plasticity.networks import MLP
 from rl_plasticity.training.epochs import cross_entropy
@@ -144,7 +145,7 @@ def test_fresh_networks_keep_their_own_buffers_where_none_learns_with_the_networ
     net.mask.zero_()
     labels = X[0].argmax(-1).clamp(max=3)
     report = diagnose(net, batches=[(X[0], labels)], loss=F.cross_entropy, make=Masked, repeats=2, remedies=False)
-    assert report.verdict == "lost"
+    assert report.verdict in ("losing", "lost")
 
 
 def curves_of(trials: Trials, fresh: dict[float, list[float]], now: dict[float, list[float]]) -> None:
@@ -157,13 +158,13 @@ def curves_of(trials: Trials, fresh: dict[float, list[float]], now: dict[float, 
 
 @pytest.mark.parametrize(("last", "goes_on"), [(1.0, False), (4.0, True), (1.02, False)])
 def test_a_network_whose_loss_is_above_nothing_and_still_moves_is_not_judged(last: float, goes_on: bool) -> None:
-    trials = Trials(Subject(make(), [], make, True), TaskSource(Bank(X[0], ())), 2, None, None, 0)
+    trials = trials_of(2, None)
     curves_of(trials, {1.0: [0.01] * 30}, {1.0: [1.0] * 10 + [last + 3 * (last > 2)] * 10 + [last] * 10})
     assert Judge(trials, 0).may_catch_up() == goes_on
 
 
 def test_longer_trials_keep_rates_near_the_best_and_those_that_still_unlearn_but_of_fresh_networks_the_best() -> None:
-    trials = Trials(Subject(make(), [], make, True), TaskSource(Bank(X[0], ())), 2, None, None, 0)
+    trials = trials_of(2, None)
     ends = {1.0: 0.5, 3.0: 0.3, 10.0: 0.31, 30.0: 0.4, 100.0: 7.0, 300.0: math.inf}
     curves = {rate: [end] * 30 for rate, end in ends.items()}
     curves_of(trials, curves, curves)
