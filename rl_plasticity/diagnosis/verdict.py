@@ -73,8 +73,9 @@ def diagnose(
     is the loss of a network that has learned nothing.
 
     Trials take twice the updates after which a fresh network has removed 0.9 of the loss. They go on, three times as
-    long each time and up to 2400 updates, while the network is behind and still catching up: a network that unlearns
-    an old task first has not lost its plasticity. The verdict on the 95 % interval over the repeats:
+    long each time and up to 2400 updates, while the network is behind and still catching up, or its loss is above that
+    of a network that learned nothing and still moves: a network that unlearns an old task first has not lost its
+    plasticity. The verdict on the 95 % interval over the repeats:
 
     - ``plastic``: it lies above 0.9;
     - ``losing``: it lies below 0.9, or more than 0.1 below the earlier network, and the gap no longer closes;
