@@ -1,5 +1,5 @@
 # make train [ARGS="env=walker-run reg=swr"]   set up and run the main job
-# make test                                     set up and run all checks
+# make test                                     set up, then ruff, mypy and the tests
 # make docs                                     the site of docs/, strictly checked, in site/
 # make test-integrations                         the tests of all other libraries' loops
 # make notebooks                                 execute examples/notebooks and write their outputs
