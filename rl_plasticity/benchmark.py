@@ -34,8 +34,7 @@ than the scored ones. If it is stopped, the same command continues.
   published=NAME,...              repeats the runs of these published methods (all: every one), at the lowest priority
 
 A score is 0 for a run without a method and 1 for a network that is fresh at each task. submit writes a file that others
-can check; verify repeats the runs of random
-tasks, at least a tenth, and compares the numbers.
+can check; verify repeats the runs of random tasks, at least a tenth, and compares the numbers.
 """
 OWN = ("name", "tasks", "out", "published", "plugins", "table")
 DEEDS = {"submit": "the folder of a method", "verify": "a file that submit wrote"}
@@ -102,8 +101,8 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
         methods = [making.method(own.get("name"), settings)]
     known, status = rows.published(suite), 0
     if not methods and "table" not in own:  # of methods with one name, the newest rows count
-        files = sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime)
-        known += [row for path in files for row in rows.read(path) if row.method not in suites.published()]
+        files, published = sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime), suites.published()
+        known += [row for path in files for row in rows.read(path) if row.method not in published]
     for method in methods:
         made, status = making.make(method, place, tasks, launcher)
         if "published" in own:

@@ -38,13 +38,14 @@ def method(name: str | None, settings: Sequence[str]) -> Method:
     Raises:
         SettingsError: a published method has this name.
     """
-    if name in suites.published():
+    published = suites.published()
+    if name in published:
         raise SettingsError(f"name={name} is a published method: choose another name")
     made = Method(name or " ".join(settings), settings)
     given, more = made.by_name, list[str]()
     if suites.varied(given):
         return made
-    for row in suites.published().values():
+    for row in published.values():
         if given.items() <= row.by_name.items():
             more = suites.written({key: value for key, value in row.by_name.items() if key not in given})
             break

@@ -1,7 +1,7 @@
 """Reasons other than lost plasticity why a network does not learn. Each check returns one sentence, or none."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -157,23 +157,8 @@ def of_updates(trials: Trials) -> tuple[list[str], bool]:
     rates = {p: group["lr"] for group in groups_of(optimizers) for p in group["params"]}
     still: dict[str, list[str]] = {}
     for name, p in net.named_parameters():
-        if not p.requires_grad:
-            reason = "frozen: {} do not require a gradient"
-        elif p not in rates:
-            reason = "not in the optimizer: {}"
-        elif p not in sizes:
-            reason = "no gradient: the loss does not reach {}, for example because of detach()"
-        elif rates[p] <= max(rates.values()) / 1000:
-            size = "at most a thousandth of the greatest" if rates[p] else "0"
-            reason = f"learning rate: it is {size} for {{}}"
-        elif not (has := sizes[p] != 0).any():
-            reason = "zero gradient: the loss does not change with {}"
-        elif float((p != before[name])[has].float().mean()) < 0.5:
-            reason = "rounding" if p.dtype in HALF else "vanishing steps"
-            reason += ": the steps are too small for most entries of {}"
-        else:
-            continue
-        still.setdefault(reason, []).append(name)
+        if reason := _why_still(p, before[name], sizes.get(p), rates):
+            still.setdefault(reason, []).append(name)
     every = sum(p.numel() for p in before.values())
     found = [
         reason.format(f"{in_short(names)} ({sum(before[name].numel() for name in names) / every:.0%} of the weights)")
@@ -185,6 +170,30 @@ def of_updates(trials: Trials) -> tuple[list[str], bool]:
     moves = any(not torch.equal(p, before[name]) for name, p in net.named_parameters())
     could = any(p.requires_grad and rates.get(p) for p in net.parameters())
     return found, moves or (could and not subject.knows(task))
+
+
+def _why_still(p: Tensor, before: Tensor, size: Tensor | None, rates: Mapping[Tensor, float]) -> str:
+    """Why a parameter did not move, with {} for its name; empty if it did.
+
+    Args:
+        before: its values before the updates.
+        size: of its gradients; None if it had none.
+        rates: the learning rates of parameters that an optimizer holds.
+    """
+    if not p.requires_grad:
+        return "frozen: {} do not require a gradient"
+    if p not in rates:
+        return "not in the optimizer: {}"
+    if size is None:
+        return "no gradient: the loss does not reach {}, for example because of detach()"
+    if rates[p] <= max(rates.values()) / 1000:
+        return f"learning rate: it is {'at most a thousandth of the greatest' if rates[p] else '0'} for {{}}"
+    if not (has := size != 0).any():
+        return "zero gradient: the loss does not change with {}"
+    if float((p != before)[has].float().mean()) < 0.5:
+        kind = "rounding" if p.dtype in HALF else "vanishing steps"
+        return f"{kind}: the steps are too small for most entries of {{}}"
+    return ""
 
 
 # --- of agents --------------------------------------------------------------------------------------------------------

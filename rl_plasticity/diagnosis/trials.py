@@ -222,22 +222,24 @@ class Trials:
 
     def _best(self, arm: str) -> list[float]:
         """The learning rate that ends best in the first repeat, for each run."""
-        _, rates, _, curves = self.arms[arm]
-        ends = torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
-        return [rates[i] for i in ends.argmin(0).tolist()]
+        return [self.arms[arm].rates[i] for i in self._ends(arm).argmin(0).tolist()]
 
     def _still_good(self, arm: str) -> list[float]:
         """The rates that may end best in longer trials: the lowest one, the best one, and for the network more.
 
         These are rates that end near the best, and rates at which it has not yet unlearned what it has to.
         """
-        _, rates, _, curves = self.arms[arm]
-        ends = torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
+        rates, ends = self.arms[arm].rates, self._ends(arm)
         good, nothing = ends == ends.amin(0), self.nothing
         if arm != FRESH:
             near = NEAR * nothing.abs()
             good |= (ends - ends.amin(0) <= near) | ((ends > nothing + near) & ends.isfinite())
         return [rate for rate, at_it in zip(rates, good, strict=True) if bool(at_it.any()) or rate == min(rates)]
+
+    def _ends(self, arm: str) -> Tensor:
+        """The loss in the first repeat at the end, ``[rates, runs]``."""
+        _, rates, _, curves = self.arms[arm]
+        return torch.stack([_end(curves[0][rate], self.at(arm)) for rate in rates])
 
     def at(self, arm: str, of: float = 1.0) -> int:
         """The number of updates of an arm, or this part of it."""

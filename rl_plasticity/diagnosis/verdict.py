@@ -272,14 +272,15 @@ def _settings(trials: Trials) -> list[str]:
     least = NOTHING if subject.is_adam else 0.0  # other kinds may be slow
     if not (subject.optimizers and subject.knows(trials.tasks[0]) and bool((removed < least).all())):
         return []
-    before, subject.takes_adam, subject.another_rate = subject.another_rate, True, RATE
+    before, learned, length = subject.another_rate, trials.arms[FRESH], trials.length
+    subject.takes_adam, subject.another_rate = True, RATE
     trials.run(FRESH)
     if bool(((with_adam := trials.removed()) >= LEARNS).any()):
         name, was = type(subject.optimizers[0]).__name__, max(0.0, float(removed.mean()))
-        learned = f"a fresh network removes {was:.0%} of the loss, and with Adam at {RATE:g}"
-        return [f"optimizer: with a new {name} of these settings {learned} {float(with_adam.mean()):.0%}"]
+        said = f"a fresh network removes {was:.0%} of the loss, and with Adam at {RATE:g}"
+        return [f"optimizer: with a new {name} of these settings {said} {float(with_adam.mean()):.0%}"]
     subject.takes_adam, subject.another_rate = False, before
-    trials.run(FRESH)
+    trials.arms[FRESH], trials.length = learned, length
     return []
 
 

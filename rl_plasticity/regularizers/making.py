@@ -71,9 +71,8 @@ def _require_runs_apart(regularizer: Regularizer, net: nn.Module) -> None:
             for p in copied.parameters():
                 p[1:] += change
             of_first.append(method.penalty(copied)[0])
-    if not torch.allclose(
-        of_first[0], of_first[1], rtol=0, atol=0, equal_nan=True
-    ):  # a run stops where it is not finite
+    # Both may be NaN: a run stops where it is not finite.
+    if not torch.allclose(of_first[0], of_first[1], rtol=0, atol=0, equal_nan=True):
         kind = type(regularizer).__name__
         raise SettingsError(
             f"{kind}: the penalty of a run depends on the weights of another: reduce over a weight's last two axes, as "
