@@ -1,14 +1,20 @@
 import json
+import multiprocessing
+import os
 import re
+import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import pytest
 from conftest import refused
 
-from rl_plasticity import plugins
+from rl_plasticity import command_line, plugins, supervised
 from rl_plasticity.benchmark import command
 from rl_plasticity.benchmarks import rows, suites
 from rl_plasticity.regularizers import REGULARIZERS
+from rl_plasticity.sweeps import job
 
 SUITE = """
 choosing: seed=100 seeds=2
@@ -65,7 +71,34 @@ def suite(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd):
+class Forked(multiprocessing.get_context("fork").Process):
+    """A run's process that has imported what it needs."""
+
+    def __init__(self, arguments, stdout, cwd, **_):
+        super().__init__(target=self.work, args=(arguments[4:], stdout, cwd))
+        self.start()
+
+    @staticmethod
+    def work(arguments, stdout, cwd):
+        os.chdir(cwd)
+        sys.argv = arguments
+        with open(stdout.fileno(), "w", closefd=False) as log, redirect_stdout(log), redirect_stderr(log):
+            command_line.train(supervised.command)
+
+    def poll(self):
+        return self.exitcode
+
+    returncode = property(poll)
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Runs whose processes start at once; a test without it has those of users."""
+    monkeypatch.setattr(job, "subprocess", SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL))
+    monkeypatch.setattr(job, "POLL_S", 0.05)
+
+
+def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitted_and_verified(suite, capfd, request):
     asked = ["quick", "reg=mine", "plugins=[my_plug]"]
     assert command(asked) == 0
     err = capfd.readouterr().err
@@ -89,6 +122,7 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     assert f"benchmark verify {file} plugins=[my_plug]\n" in capfd.readouterr().out
     assert command(["verify", str(file), "plugins=[my_plug]"]) == 0
     assert re.search("the same numbers\n.*1 of 1 task", capfd.readouterr().out)
+    request.getfixturevalue("forked")
     claimed = json.loads(file.read_text())
     assert claimed["sources"] == {"my_plug": {"__init__.py": "from my_plug.methods import Mine", "methods.py": PLUG}}
     for row in claimed["rows"]:
@@ -109,7 +143,7 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     refused(lambda: command(["verify", str(file)]), "my_plug")
 
 
-def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scores_on_others(suite, capfd):
+def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scores_on_others(suite, capfd, forked):
     text = SUITE + SUITE.partition("tasks:\n")[2].replace("labels:", "other:").replace("settings:", "settings: net=cnn")
     (suite / "suites/quick-1.yaml").write_text(text)
     assert command(["quick", "net.injected_layers=1", "name=narrow"]) == 0
@@ -123,7 +157,7 @@ def test_a_method_that_a_task_refuses_has_a_row_that_says_why_and_keeps_its_scor
     ("0.01,0.1", "lr=1e-3 reg=mine reg.coef=0.01"),
     ("0.1", "reg=mine reg.coef=0.1"),
 ])  # fmt: skip
-def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capfd, strengths, settings):
+def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capfd, forked, strengths, settings):
     asked = ["quick", "reg=mine", f"reg.coef={strengths}", "plugins=[my_plug]", "name=strong"]
     (suite / "my_plug/methods.py").write_text(f"""import torch
 {PLUG.replace("super().__init__(net, coef)", "super().__init__(net, coef)" + DIVERGES)}""")

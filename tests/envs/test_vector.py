@@ -225,6 +225,7 @@ def test_a_worker_of_a_command_imports_no_torch(tmp_path):
 
 def test_a_run_with_workers_has_the_numbers_of_one_without(tmp_path, forked):
     given = {"env": "gym:InvertedPendulum-v5", "seeds": 2, "total_env_steps": 6, "random_env_steps": 4, "threads": 1}
+    given |= {"compile": False, "measure_every_updates": 0, "agent.hidden": (8, 8)}
     numbers = [
         (train.run(**given, **{"env.workers": workers, "eval_episodes": 4, "out": tmp_path / str(workers)}))
         for workers in (False, 2, True)
