@@ -150,7 +150,7 @@ def default_baseline(groups: Sequence[Group], warnings: list[str]) -> Group | No
         return found[0]
     if len(groups) > 1:
         warnings.append(
-            "no baseline, so no gaps: not one group is without a method, nor with reset=periodic; give baseline=LABEL"
+            "no baseline, so no gaps: every group has a method, and none has reset=periodic; give baseline=LABEL"
         )
     return None
 

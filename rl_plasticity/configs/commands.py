@@ -97,7 +97,10 @@ class RunSettings:
     ] = None
     device: Annotated[
         Literal["auto", "cpu", "cuda"],
-        Setting("device to train on; auto: CUDA if there is a GPU", belongs_to="machine"),
+        Setting(
+            "device to train on; auto: CUDA if there is a GPU; CUDA_VISIBLE_DEVICES picks one of several",
+            belongs_to="machine",
+        ),
     ] = "auto"
     threads: Annotated[
         int | Literal["auto"],
