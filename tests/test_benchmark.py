@@ -7,12 +7,14 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from conftest import refused
 
 from rl_plasticity import command_line, plugins, supervised
 from rl_plasticity.benchmark import command
 from rl_plasticity.benchmarks import rows, suites
+from rl_plasticity.metrics.statistics import student_interval
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.sweeps import job
 
@@ -195,8 +197,15 @@ def test_bad_input_is_named_before_anything_is_written(suite, asked, named):
     assert not (suite / "results").exists()
 
 
-def test_the_shipped_rows_are_of_suites_tasks_and_methods_that_there_are():
-    for name in suites.NAMES:
-        suite, methods = suites.load(name), suites.published()
-        for row in rows.published(suite):
-            assert (row.task in suite.tasks, row.method in methods) == (True, True)
+@pytest.mark.parametrize("name", suites.NAMES)
+def test_the_shipped_rows_are_of_tasks_and_methods_that_there_are_and_each_task_loses_what_a_fresh_network_has(name):
+    suite, methods = suites.load(name), suites.published()
+    found = rows.published(suite)
+    assert [row for row in found if row.task not in suite.tasks or row.method not in methods] == []
+    for task in {row.task for row in found}:
+        none, fresh = (
+            np.array([float(row.raw) for row in found if (row.task, row.method) == (task, method)])
+            for method in (suites.NONE, suites.FRESH)
+        )
+        low, _ = student_interval([fresh], [none])
+        assert low > 0, task
