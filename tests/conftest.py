@@ -119,17 +119,6 @@ class SmallCNN(nn.Module):
         return self.classifier(self.features(x))
 
 
-class RMSNorm(nn.Module):
-    """As language models have it: its class is unknown."""
-
-    def __init__(self, n):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(n))
-
-    def forward(self, x):
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-
-
 class Foreign(nn.Module):
     """What the package has never seen: attention, an embedding, a token, a position table, the head first."""
 
@@ -284,6 +273,16 @@ def disturbed(net, by=0.1):
             if b.is_floating_point():
                 b.add_(by * torch.rand(b.shape, generator=numbers))
     return net
+
+
+def plainly(optimizers, loss):
+    """A step of the optimizer, or of each of several, on a loss of one run or of several."""
+    optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.sum().backward()
+    for optimizer in optimizers:
+        optimizer.step()
 
 
 def loss_of(output: Tensor, runs: tuple[int, ...]) -> Tensor:

@@ -8,6 +8,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
+from conftest import plainly
 from foreign.expected import made_of
 from torch import nn
 from torch.nn.utils import spectral_norm as hooked_spectral_norm
@@ -184,9 +185,7 @@ def trained(net, beside=lambda: None, method=None, lr=1e-2, **settings):
     handle = attach(method, optimizer, net, **settings) if method else None
     torch.manual_seed(5), random.seed(5), np.random.seed(5)  # noqa: NPY002
     for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(net(X), Y).backward()
-        optimizer.step()
+        plainly(optimizer, nn.functional.cross_entropy(net(X), Y))
         beside()
     return net, handle, randomness()
 

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import assert_equal_states, discrete_batch, one_run, refused
+from conftest import assert_equal_states, discrete_batch, one_run, plainly, refused
 from torch import nn
 
 from rl_plasticity.agents import DQN, Batch
@@ -25,9 +25,7 @@ def reference_update(net, target, optimizer, batch, double, huber):
     q = net(batch.obs)[torch.arange(len(y)), batch.act[:, 0].long()]
     error = (q - y).abs()
     loss = torch.where(error < 1, 0.5 * error**2, error - 0.5) if huber else error**2
-    optimizer.zero_grad()
-    loss.mean().backward()
-    optimizer.step()
+    plainly(optimizer, loss.mean())
 
 
 def assert_updates_equal(agent, references, update, obs, double, huber):

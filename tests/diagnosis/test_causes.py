@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from conftest import refused
+from conftest import plainly, refused
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -263,9 +263,7 @@ def remembering(kind: type[torch.optim.Optimizer], key: str, times: float, **giv
 
 def trained(net: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     for _ in range(20):
-        optimizer.zero_grad()
-        CE(net(X), Y.flip(0)).backward()
-        optimizer.step()
+        plainly(optimizer, CE(net(X), Y.flip(0)))
     return optimizer
 
 

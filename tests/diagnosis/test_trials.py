@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from conftest import plainly
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -247,9 +248,7 @@ def test_targets_of_bounded_outputs_can_be_reached(last: nn.Module) -> None:
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     for _ in range(10):
         for t in range(10):
-            optimizer.zero_grad()
-            loss(net, t).backward()
-            optimizer.step()
+            plainly(optimizer, loss(net, t))
     with torch.no_grad():
         assert float(loss(net, 0)) < 0.6
     relu = nn.Sequential(make(), nn.ReLU())

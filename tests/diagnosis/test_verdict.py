@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from conftest import refused
+from conftest import plainly, refused
 from foreign.expected import made_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -51,9 +51,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 def trained(net: nn.Module, updates: int = 200) -> torch.optim.Adam:
     optimizer = torch.optim.Adam(net.parameters(), lr=3e-3)
     for _ in range(updates):
-        optimizer.zero_grad()
-        CE(net(X), Y).backward()
-        optimizer.step()
+        plainly(optimizer, CE(net(X), Y))
     return optimizer
 
 

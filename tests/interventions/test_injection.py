@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from conftest import assert_equal_states, changed, loss_of, nothing_drawn, random_batch, refused, snapshot
+from conftest import assert_equal_states, changed, loss_of, nothing_drawn, plainly, random_batch, refused, snapshot
 from torch import nn
 
 from rl_plasticity.agents import SAC
@@ -144,9 +144,7 @@ def test_a_plain_network_takes_one_around_its_head_and_draws_from_its_modules():
     net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), Injectable(head)).double()
     optimizer = torch.optim.AdamW(net.parameters(), weight_decay=0.1)
     for _ in range(3):
-        optimizer.zero_grad()
-        net(X[0]).square().sum().backward()
-        optimizer.step()
+        plainly(optimizer, net(X[0]).square())
     output, old = net(X[0]), net[2].head[0].weight.detach().clone()
     make_intervention("plasticity_injection").apply_(net, optimizer)
     torch.testing.assert_close(now := net(X[0]), output, rtol=0, atol=1e-6)

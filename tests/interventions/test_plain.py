@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import CASES, Functional, assert_equal_states, changed, plain_mlp, refused, snapshot
+from conftest import CASES, Functional, assert_equal_states, changed, plain_mlp, plainly, refused, snapshot
 from foreign.expected import made_of
 from torch import nn, optim
 
@@ -34,15 +34,9 @@ OPTIMIZERS = {
 
 
 def train(net, optimizers, x, steps=3):
-    optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
     for step in range(steps):
         output = net(x)
-        loss = (output - torch.linspace(-1 - step, 1, output.shape[-1])).square().mean()
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
+        plainly(optimizers, (output - torch.linspace(-1 - step, 1, output.shape[-1])).square().mean())
 
 
 def trained(make=plain_mlp, optimizer=lambda net: optim.Adam(net.parameters()), x=None):
@@ -385,8 +379,7 @@ def test_state_that_is_no_moment_is_refused_rather_than_zeroed(name, kind):
 def test_some_runs_of_a_stacked_network_take_make_and_cannot_restart_a_shared_step_count():
     net = MLP((5, 8, 3), [0, 1, 2])
     optimizer = adam(net)
-    net(torch.randn(3, 6, 5)).square().sum().backward()
-    optimizer.step()
+    plainly(optimizer, net(torch.randn(3, 6, 5)).square())
     before = snapshot(net)
     refused(lambda: make_intervention("head").apply_(net, optimizer, runs=[1]), "make=")
     make = {"make": lambda: MLP((5, 8, 3), [3, 4, 5])}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from conftest import CASES, assert_equal_states, difference, plain_mlp, refused
+from conftest import CASES, assert_equal_states, difference, plain_mlp, plainly, refused
 from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -113,15 +113,6 @@ class Counting(Regularizer):
 
     def project_(self, net):
         self.projections += 1
-
-
-def plainly(optimizers, loss):
-    optimizers = optimizers if isinstance(optimizers, list) else [optimizers]
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss.sum().backward()
-    for optimizer in optimizers:
-        optimizer.step()
 
 
 def steps(net, optimizer, number, loss=loss_of):

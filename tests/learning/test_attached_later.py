@@ -7,8 +7,8 @@ import warnings
 
 import pytest
 import torch
-from conftest import changed, difference, plain_mlp, refused, snapshot
-from test_attached import OF_EACH_HOOK, SETTINGS, Counting, adam, data, handled, loss_of, plainly, sgd, steps
+from conftest import changed, difference, plain_mlp, plainly, refused, snapshot
+from test_attached import OF_EACH_HOOK, SETTINGS, Counting, adam, data, handled, loss_of, sgd, steps
 from torch import nn
 from torch.nn.utils import parametrizations, prune, weight_norm
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from conftest import refused
+from conftest import plainly, refused
 from torch import nn, optim
 
 from rl_plasticity import attach, make_intervention
@@ -144,9 +144,7 @@ KINDS = kinds()
 
 
 def step(net, optimizer, silent=False):
-    optimizer.zero_grad()
-    (net(X) * (0 if silent else 1)).square().mean().backward()
-    optimizer.step()
+    plainly(optimizer, (net(X) * (0 if silent else 1)).square().mean())
 
 
 def trained(kind, steps=7):

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import FabricModule, assert_equal_states, disturbed, plain_mlp, refused
+from conftest import FabricModule, assert_equal_states, disturbed, plain_mlp, plainly, refused
 from foreign.expected import bare, made_of
 from test_rescaling import tied
 from torch import nn
@@ -119,9 +119,7 @@ def test_attached_it_sees_what_the_loop_calls_the_network_with(wrap):
         with torch.no_grad():
             called(2 * x)  # an evaluation in between
         optimizers[0].step()
-        optimizers[1].zero_grad()
-        (by_hand(x).square().mean() + regularizer.penalty(by_hand, x)).backward()
-        optimizers[1].step()
+        plainly(optimizers[1], by_hand(x).square().mean() + regularizer.penalty(by_hand, x))
         regularizer.project_(by_hand)
     torch.testing.assert_close([*net.parameters()], [*by_hand.parameters()])
 

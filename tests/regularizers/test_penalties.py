@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import plain_mlp, refused, set_apart_
+from conftest import plain_mlp, plainly, refused, set_apart_
 from foreign.expected import bare, made_of
 from torch import nn
 
@@ -138,9 +138,7 @@ def trained(net, optimizer, steps=5):
     generator = torch.Generator().manual_seed(3)
     for _ in range(steps):
         x = torch.randn(8, 2, 5, generator=generator, dtype=torch.float64)
-        optimizer.zero_grad()
-        net(x).square().mean().backward()
-        optimizer.step()
+        plainly(optimizer, net(x).square().mean())
         yield net
 
 

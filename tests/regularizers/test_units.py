@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import assert_equal_states, plain_mlp, refused
+from conftest import assert_equal_states, plain_mlp, plainly, refused
 from foreign.expected import made_of
 from torch import nn
 from torch.nn import functional as F
@@ -100,12 +100,8 @@ def test_the_moments_of_what_starts_afresh_become_zero_in_a_learner_and_with_att
         regularizer = attach(name, optimizer, net, **settings).regularizer
 
     def step():
-        if not attached:
-            learner.minimize(net(x).square().mean((1, 2)), x)
-            return
-        optimizer.zero_grad()
-        net(x).square().mean().backward()
-        optimizer.step()
+        loss = net(x).square().mean((1, 2))
+        plainly(optimizer, loss) if attached else learner.minimize(loss, x)
 
     def moments(of_unit=True):
         """Of unit 4: of its incoming weights, its bias, and the weights that read it; or of all first weights."""

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
-from conftest import FabricModule, RMSNorm, plain_mlp, refused
+from conftest import FabricModule, plain_mlp, refused
 from foreign.expected import bare, made_of, mlp, ones, vectors, zeros
+from foreign.language import rms_norm
 from torch import nn
 from torch.nn import functional as F
 
@@ -254,7 +255,7 @@ def of_bare_parameters():
         return noisy, h + net.log_std.exp() * torch.randn_like(h)
 
     return made_of(
-        forward, a=nn.Linear(4, 6), norm=RMSNorm(6), b=nn.Linear(6, 3), scale=ones(6), w=bare(3, 5), c=zeros(5),
+        forward, a=nn.Linear(4, 6), norm=rms_norm(6), b=nn.Linear(6, 3), scale=ones(6), w=bare(3, 5), c=zeros(5),
         log_std=nn.Parameter(torch.full((5,), -0.5)), mu=bare(2, 5), sigma=nn.Parameter(torch.full((2, 5), 0.1)),
     )  # fmt: skip
 
