@@ -82,14 +82,6 @@ def test_actor_and_critics_are_initialized_as_told_and_anew_when_reset(init):
     assert torch.equal(agent.critic_target.critics[0][0].weight, agent.critic.net.critics[0][0].weight)
 
 
-def test_acting_with_noise_explores_and_without_is_deterministic():
-    agent = SAC(4, 2, [0], hidden=(8, 8))
-    obs = torch.randn(1, 3, 4)
-    assert torch.equal(agent.act(obs), agent.act(obs))
-    assert not torch.equal(agent.act(obs, torch.randn(1, 3, 2)), agent.act(obs))
-    assert agent.act(obs, 10 * torch.randn(1, 3, 2)).abs().max() <= 1
-
-
 def test_what_a_network_does_not_take_is_refused():
     refused(lambda: SAC(4, 2, [0], critic_width=8), "'critic_width'", "'mlp'")
     refused(lambda: SAC(4, 2, [0], network="mpl"), "'mpl'", "'mlp'")

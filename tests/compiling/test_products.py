@@ -62,13 +62,6 @@ def test_other_types_are_torch_s_to_multiply_and_so_is_autocast(kind):
     assert layer.to(kind)(x.to(kind)).dtype == kind
 
 
-def test_narrow_layers_keep_torch_s_products():
-    net = MLP((6, 64, 64, 3), [0])
-    assert use_onednn_(net, 32) == 1
-    assert [layer.onednn for layer in net if isinstance(layer, StackedLinear)] == [False, True, False]
-    assert use_onednn_(net, NEVER) == 0
-
-
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """The calls that measure; what they find is kept in tmp_path."""

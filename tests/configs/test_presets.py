@@ -103,7 +103,10 @@ def test_members_of_lists_and_chains_take_their_own_strengths_and_what_is_given_
     assert [one.coef for one in in_list.chained] == [1e-4, 7]
 
 
-@pytest.mark.parametrize("name", presets.agents_of_papers())
+PAPERS = {"bro", "droq", "flash_sac", "redq", "simba_v2", "sr_sac", "xqc"}
+
+
+@pytest.mark.parametrize("name", sorted(PAPERS | {*presets.agents_of_papers()}))
 def test_an_agent_of_a_paper_is_one_word_takes_settings_and_says_what_it_leaves_out(name):
     s = load(f"agent={name}", kind=Train)
     assert s == load(f"preset={name}", kind=Train)

@@ -163,12 +163,6 @@ def test_a_whole_number_in_the_form_of_a_fraction_is_offered_as_an_integer():
     assert "did you mean" not in refused(lambda: load(["total_env_steps=-1e6"]), "got -1000000.0")
 
 
-def test_what_is_saved_is_read_back(tmp_path):
-    settings = load(["reg=spectral+swr", "reset=redo", "env=walker-run", "seeds=3", "agent.hidden=[64]"])
-    (tmp_path / "config.yaml").write_text(schema.dump(settings))
-    assert schema.load_saved(Train, RunFolder(tmp_path).settings) == settings
-
-
 def test_a_saved_file_may_lack_what_makes_no_other_run_of_it_and_have_what_went_and_did_nothing(tmp_path):
     settings = load(["env=gym:Pendulum-v1", "reg=spectral+l2"])
     text = schema.dump(settings).replace("bfloat16_from: null\n", "").replace("  workers: auto\n", "")

@@ -77,15 +77,6 @@ def test_what_somebody_adds_is_measured_of_every_layer_or_unit_like_the_others(m
             METRICS.__ior__({"bare": bare})
 
 
-def test_one_run_among_others_is_measured_as_it_is_alone():
-    x, y = labelled()
-    together = Probe(learner_of(), [x]).measure(cross_entropy, [y])
-    for i, seed in enumerate((3, 4)):
-        alone = Probe(learner_of([seed]), [x[i : i + 1]]).measure(cross_entropy, [y[i : i + 1]])
-        its = {name: value[i : i + 1] for name, value in together.items()}
-        torch.testing.assert_close(its, alone, rtol=1e-3, atol=1e-5)
-
-
 def test_a_unit_that_is_dead_or_read_by_nothing_gets_no_gradient_and_weights_without_gradient_do_not_move():
     net = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     with torch.no_grad():

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import CASES, STACKED, assert_equal_states, changed, loss_of, random_batch, refused, snapshot
+from conftest import CASES, STACKED, changed, loss_of, random_batch, refused, snapshot
 from foreign.expected import made_of
 from torch import nn
 
@@ -353,23 +353,6 @@ def test_dash_shrinks_a_target_by_the_factors_of_its_network_and_a_shared_weight
 
 
 STRONG = {"trac": {"start": 0.1}}
-
-
-def test_selective_reinit_renews_the_weights_of_least_use_by_the_last_gradient_and_leaves_the_others():
-    net, new = (nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 2)).double() for _ in "ab")
-    optimizer = torch.optim.Adam(net.parameters())
-    for _ in range(2):
-        optimizer.zero_grad()
-        net(torch.randn(8, 6, dtype=torch.float64)).square().mean().backward()
-        optimizer.step()
-    before, state = snapshot(net), copy.deepcopy(optimizer.state_dict())
-    SelectiveReinit(1, factor=0.3).apply_(net, optimizer, make=lambda: new)
-    for name, p in net.named_parameters():
-        use = (before[name] * p.grad).abs()
-        least = use <= 0.3 * use.mean()
-        assert torch.equal(p, torch.where(least, new.get_parameter(name), before[name])), name
-    assert changed(net, before)
-    assert_equal_states(optimizer.state_dict(), state)
 
 
 def test_selective_reinit_of_a_share_counts_within_each_tensor_of_each_run():

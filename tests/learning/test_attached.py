@@ -322,21 +322,6 @@ def test_several_runs_train_attached_as_by_hand_and_the_penalty_is_each_run_s(na
     assert_same(net, other)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_loop_resumed_from_the_handle_s_state_equals_one_that_never_stopped(name):
-    (net, optimizer, handle), _ = attached_and_by_hand(name)
-    steps(net, optimizer, 8)
-    saved = copy.deepcopy((net.state_dict(), optimizer.state_dict(), handle.state_dict()))
-
-    (other, its, resumed), _ = attached_and_by_hand(name)  # of other weights, so that what is captured late shows
-    for part, state in zip((other, its, resumed), saved, strict=True):
-        part.load_state_dict(state)
-    for x in data(8, seed=6):
-        plainly(optimizer, loss_of(net, x))
-        plainly(its, loss_of(other, x))
-    assert difference(net, other) == 0
-
-
 def test_a_parameter_without_gradient_gets_the_penalty_s_in_memory_of_its_own():
     kind = type("Tied", (Counting,), {"penalty": lambda self, net: (net.a + net.b).sum()})  # one tensor, of both
     net = nn.Module()

@@ -36,12 +36,6 @@ def test_positions_of_a_map_become_examples_and_channels_units():
     assert feature_matrix(matrix, (2,)) is matrix  # of plain activations
 
 
-def test_a_channel_that_is_active_anywhere_is_not_dead():
-    maps = torch.zeros(2, 3, 4, 4)
-    maps[1, 0, 2, 3] = 1.0
-    assert dead_units(feature_matrix(maps)).item() == pytest.approx(2 / 3)
-
-
 def test_outputs_near_either_bound_are_saturated():
     h = torch.tensor([[0.991, -0.991, 0.989], [-1.0, 0.0, 0.5]])
     assert saturated_fraction(h, -1, 1).item() == 0.5

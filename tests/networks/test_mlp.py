@@ -19,12 +19,6 @@ def test_every_run_computes_what_an_ordinary_mlp_with_its_weights_computes():
         torch.testing.assert_close(net(x)[run], single(x[run]), rtol=1e-5, atol=1e-6)
 
 
-def test_images_are_flattened_behind_the_batch_axis():
-    net, images = MLP((12, 8, 3), [0, 1]), torch.randn(2, 6, 3, 2, 2)
-    assert torch.equal(net(images), net(images.reshape(2, 6, 12)))
-    assert list(net.state_dict()) == [f"{i}.{n}" for i in (0, 1, 3) for n in ("weight", "bias")]
-
-
 def test_each_layer_draws_from_a_seed_of_its_own():
     layer = StackedLinear(8, 8, [derive(3, 1)])
     assert torch.equal(MLP((5, 8, 8, 3), [3])[3].weight, layer.weight)

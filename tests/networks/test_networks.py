@@ -4,9 +4,7 @@ import pytest
 import torch
 from conftest import refused
 
-from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
-from rl_plasticity.structure import layers
 from rl_plasticity.structure.layer import runs_of
 
 STACKED = ("mlp", "cnn", "cnn_bn", "kumar_cnn")
@@ -42,32 +40,6 @@ def test_initial_weights_come_from_the_seed_and_the_global_random_state_is_left_
     if name in STACKED:  # of each run from its own
         both = dict(NETWORKS[name]((1, 16, 16), 4, [8, 3]).named_parameters())
         assert all(torch.equal(both[n], torch.cat([c[n], a[n]])) for n in a)
-
-
-def test_a_network_made_by_name_has_bounded_weights_in_all_layers_but_the_heads():
-    net = make_network("mlp", (1, 8, 8), 4, [0, 1], "bounded_weight_norm", widths=[6, 5], layer_norm=True)
-    weights = [n for n, _ in net.named_parameters() if n.endswith(("weight", "weight.original"))]
-    assert [n.endswith("original") for n in weights if n.split(".")[0] in "036"] == [True, True, False]
-    assert [layer.name for layer in layers(net) if layer.head] == ["6"]
-    plain = make_network("mlp", (1, 8, 8), 4, [0, 1], widths=[6, 5], layer_norm=True)
-    assert torch.equal(dict(plain.named_parameters())["0.weight"], net[0].parametrizations.weight.original)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_weight_standardization_by_name_is_of_convolutions_that_a_norm_layer_follows_or_refused(name):
-    with torch.device("cpu" if name in STACKED else "meta"):
-        if name not in OF_NORMED_CONVOLUTIONS:
-            with pytest.raises(SettingsError, match=r"weight.standardization"):
-                make_network(name, (1, 32, 32), 4, [0], "weight_standardization")
-            return
-        net = make_network(name, (1, 32, 32), 4, [0], "weight_standardization")
-    found = layers(net)
-    convolutions = [layer for layer in found if layer.role == "conv"]
-    computed = [layer for layer in found if layer.is_computed]
-    assert computed
-    assert all(layer.role == "conv" for layer in computed)
-    added = {"wrn28_10": 12 + 3}.get(name, 0)  # each block's second convolution, and the shortcuts
-    assert len(computed) == len(convolutions) - added
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import CASES, loss_of, nothing_drawn, plain_mlp, refused
+from conftest import loss_of, nothing_drawn, plain_mlp, refused
 
 from rl_plasticity import attach
 from rl_plasticity.interventions import LearningRateDecay
@@ -131,17 +131,6 @@ def test_a_penalty_of_weights_leaves_autocast_and_one_of_data_is_computed_as_the
             optimizer.step()
         assert (old.autocast, looking.autocast) == (False, enabled)
         handle.remove()
-
-
-@pytest.mark.parametrize("name", [name for name, kind in REGULARIZERS.items() if kind.looks_at_data])
-def test_a_look_at_data_leaves_the_network_its_statistics_its_mode_and_no_hooks(name):
-    net, x = CASES["cnn_bn"].make(1), CASES["cnn_bn"].input()
-    regularizer = make_regularizer(name, net)
-    net(x)
-    before = {n: b.clone() for n, b in net.named_buffers()}
-    regularizer.penalty(net, x)
-    assert all(torch.equal(b, before[n]) for n, b in net.named_buffers())
-    assert all(m.training and not m._forward_hooks for m in net.modules())
 
 
 @pytest.mark.parametrize("hook", ["data_penalty", "rebase_", "recapture_", "follow_"])

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from conftest import CASES, STACKED, assert_equal_states, loss_of, nothing_drawn, plain_mlp, refused
+from conftest import CASES, STACKED, assert_equal_states, loss_of, plain_mlp, refused
 from foreign.expected import made_of
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -81,15 +81,6 @@ def equal(ones, others):
 @pytest.fixture(params=NAMES)
 def name(request):
     return request.param
-
-
-def test_creating_one_leaves_every_random_state_and_the_net_alone(name, case):
-    net = case.make(1)
-    before = {n: p.clone() for n, p in net.state_dict().items()}
-    with nothing_drawn():
-        make(name, net, structure=None)
-    assert all(torch.equal(before[n], p) for n, p in net.state_dict().items())
-    assert not any(m._forward_hooks for m in net.modules())
 
 
 def test_saving_rebuilding_and_loading_equals_never_having_stopped_and_every_tensor_keeps_its_address(name, case):

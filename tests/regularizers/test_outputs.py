@@ -63,17 +63,6 @@ def test_churn_that_follows_the_loss_refuses_updates_without_one_and_optimizers_
         refused(lambda made=made: attach(made, optimizer, net), "follows the loss", "coef=")
 
 
-def test_churn_is_each_run_s_own_and_adds_up_what_a_network_returns():
-    agent, obs = SAC(5, 2, [0, 1], hidden=(8, 8), num_critics=2), X.expand(2, 6, 5)
-    for net, inputs in ((agent.critic.net, (obs, torch.zeros(2, 6, 2))), (agent.actor.net, (obs,))):
-        before = copy.deepcopy(net)
-        regularizer = Churn(net, coef=torch.tensor([1.0, 3.0]))
-        value = regularizer.penalty(disturbed(net, 0.3), inputs)
-        outs = [out if isinstance(out, tuple) else (out,) for out in (net(*inputs), before(*inputs))]
-        expected = sum((a - b).square().flatten(1).mean(1) for a, b in zip(*outs, strict=True))
-        torch.testing.assert_close(value, expected * torch.tensor([1.0, 3.0]))
-
-
 @pytest.mark.parametrize("name", [name for name, kind in REGULARIZERS.items() if kind.looks_at_data])
 def test_an_update_by_hand_without_a_batch_is_refused_as_one_by_a_learner_before_anything_changes(name):
     net = plain_mlp()

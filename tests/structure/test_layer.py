@@ -9,18 +9,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from rl_plasticity.networks import MLP
 from rl_plasticity.structure import hidden_units, layers, recycled
-from rl_plasticity.structure.layer import lookup, runs_of, unwrapped
-
-
-def test_a_stacked_mlp_has_norm_layers_and_a_leading_runs_axis():
-    net = MLP((5, 8, 3), [0, 1])
-    ordered = layers(net)
-    assert [(layer.role, layer.head) for layer in ordered] == [("linear", False), ("norm", False), ("linear", True)]
-    assert runs_of(net) == (2,)
-    assert ordered[0].matrix(net).shape == (2, 8, 5)
-    assert ordered[0].bias(net).shape == (2, 8)
-    assert ordered[1].gain(net).shape == ordered[1].bias(net).shape == (2, 8)
-    assert ordered[1].matrix(net) is None
+from rl_plasticity.structure.layer import lookup, unwrapped
 
 
 def test_a_kernel_is_the_matrix_out_times_in_kh_kw_and_views_the_parameter():
@@ -89,14 +78,6 @@ def test_a_new_unit_has_new_incoming_weights_and_no_outgoing_ones_and_all_else_s
     for name, (where, value) in found.items():
         assert torch.equal(value, expected[name]), name
         assert torch.equal(where, expected[name] != before[name]), name
-
-
-def test_a_channel_is_read_through_a_flattened_map_by_one_column_for_each_position():
-    net = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(2 * 2 * 2, 3))
-    (unit,) = hidden_units(net)
-    found = recycled(net, [(unit, torch.tensor([False, True]))], fresh(net))
-    assert found["3.weight"][0].tolist() == [[False] * 4 + [True] * 4] * 3
-    assert found["0.weight"][0].flatten(1).all(1).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("shape", [(3,), (4, 2)], ids=["no batch", "other units"])

@@ -144,9 +144,10 @@ def test_weight_standardization_is_of_the_convolutions_that_a_norm_layer_follows
     net = SmallCNN()  # with linear layers of which no norm layer follows any
     standardize_weights_(net)
     assert parametrized(net) == ["features.0", "features.4"]
-    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    linear = nn.Linear(4, 2), nn.LayerNorm(2)
+    net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), *linear)
     standardize_weights_(net)
-    assert parametrized(net) == ["1"]  # another convolution reads the first
+    assert parametrized(net) == ["1"]  # another convolution reads the first, and the last layer is linear
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
     refused(lambda: standardize_weights_(net), "weight standardization")  # an activation reads it
     pooled = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Conv2d(4, 2, 1))

@@ -11,16 +11,14 @@ from conftest import refused
 from folders import PENDULUM, goes_on_as_if_never_stopped, rows, run_supervised
 
 import rl_plasticity_zoo
-from rl_plasticity import AGENTS, INTERVENTIONS, NETWORKS, make_intervention, plugins, supervised
+from rl_plasticity import AGENTS, NETWORKS, make_intervention, plugins, supervised
 from rl_plasticity.compare import compare
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.commands import Supervised, Train
-from rl_plasticity.configs.presets import agents_of_papers
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.networks import MLP, make_network
+from rl_plasticity.networks import MLP
 from rl_plasticity.runs.folder import RunFolder
 
-PAPERS = ["bro", "droq", "flash_sac", "redq", "simba_v2", "sr_sac", "xqc"]
 AT_ONCE = """
 import sys
 from rl_plasticity import plugins
@@ -64,15 +62,6 @@ def test_each_module_that_its_index_names_has_what_the_index_names():
         assert module.rpartition(".")[2] in index
 
 
-@pytest.mark.parametrize("paper", PAPERS)
-def test_the_agent_of_a_paper_is_its_preset_and_settings_beside_it_override_it(paper):
-    by_agent, by_preset = (schema.load(Train, [f"{name}={paper}", "agent.lr=0.5"]) for name in ("agent", "preset"))
-    assert by_agent == by_preset
-    assert by_agent.agent.name == ("sac" if paper == "sr_sac" else "later_sac")
-    assert by_agent.agent.lr == 0.5
-    assert paper in agents_of_papers()
-
-
 @pytest.mark.parametrize(("kind", "arguments", "named"), [
     (Train, ["agent=xcq"], ["'xcq'", "'xqc'"]),
     (Train, ["preset=simba_v3"], ["'simba_v3'", "'simba_v2'"]),
@@ -106,15 +95,6 @@ def test_a_network_with_an_optimizer_and_augmentation_of_it_trains_and_resumes_t
     whole = goes_on_as_if_never_stopped(own, tmp_path, 1, command=supervised.command)
     plain = run_supervised([*own, "data.augment=false"], tmp_path / "plain")
     assert rows(plain, "net/loss") != rows(whole, "net/loss")
-
-
-@pytest.mark.parametrize(("name", "heads"), [("vgg16", 3), ("resnet18", 1), ("wrn28_10", 1)])
-def test_a_head_reset_is_of_all_fully_connected_layers(name, heads):
-    with torch.device("meta"):
-        net = make_network(name, (3, 32, 32), 4, [0])
-    found = {n.rpartition(".")[0] for n in INTERVENTIONS["head"]()._last_names(net, None)}
-    linear = [n for n, m in net.named_modules() if isinstance(m, torch.nn.Linear)]
-    assert found == {*linear[-heads:]}
 
 
 def test_an_injection_keeps_the_function_of_a_head_with_a_learned_activation():
