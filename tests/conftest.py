@@ -177,15 +177,6 @@ class Functional(nn.Module):
         return self.body[2](self.body[1](self.body[0](x).relu()).relu())
 
 
-class TwoInputs(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body = plain_mlp()
-
-    def forward(self, obs, act=0.0):
-        return self.body(obs - 2 * act)
-
-
 class FabricModule(nn.Module):
     """What Lightning's Fabric sets up: it converts inputs before the network sees them."""
 

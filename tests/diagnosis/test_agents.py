@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import refused
+from foreign.expected import made_of, ones
 from torch import nn
 
 from rl_plasticity import SAC, Batch, diagnose
@@ -26,15 +27,9 @@ def loss_of(net, task, fresh):
     return torch.stack([trial.begin(net)(net, t) for t in range(50)]).mean().item()
 
 
-class Table(nn.Module):
+def table():
     """Returns the rows of its input."""
-
-    def __init__(self):
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        return self.factor * x
+    return made_of(lambda net, x: net.factor * x, factor=ones(1))
 
 
 def test_the_loss_is_0_for_the_targets_up_to_scale_and_1_for_their_mean():
@@ -42,11 +37,11 @@ def test_the_loss_is_0_for_the_targets_up_to_scale_and_1_for_their_mean():
     y = 500 + 30 * x[:, :1]
     is_chosen = torch.tensor([1, 0]).expand(64, 2)
     task = NextTask(Bank((x,), ()), wanted=y, counts=is_chosen, rescaled=True)
-    assert loss_of(Table(), task, Table()) < 1e-6  # the other output is noise
-    zero = Table()
+    assert loss_of(table(), task, table()) < 1e-6  # the other output is noise
+    zero = table()
     nn.init.zeros_(zero.factor)
-    assert loss_of(zero, task, Table()) == pytest.approx(1, abs=0.2)
-    assert loss_of(zero, NextTask(Bank((x,), ()), wanted=x), Table()) == pytest.approx(1, abs=0.2)
+    assert loss_of(zero, task, table()) == pytest.approx(1, abs=0.2)
+    assert loss_of(zero, NextTask(Bank((x,), ()), wanted=x), table()) == pytest.approx(1, abs=0.2)
 
 
 def test_half_of_the_ages_are_recent():

@@ -5,7 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
-from conftest import CASES, TwoInputs, assert_equal_states, disturbed, nothing_drawn, plain_mlp
+from conftest import CASES, assert_equal_states, disturbed, nothing_drawn, plain_mlp
+from foreign.expected import made_of
 from torch import nn
 
 import rl_plasticity
@@ -154,7 +155,8 @@ def test_behind_tokens_the_units_are_in_the_last_axis_and_metrics_are_float32_in
 
 
 def test_an_example_is_a_tensor_a_tuple_or_a_dict_and_targets_are_one_or_several():
-    net, a, b, y = TwoInputs(), torch.randn(6, 5), torch.randn(6, 5), torch.randint(3, (6,))
+    net = made_of(lambda net, obs, act: net.body(obs - 2 * act), body=plain_mlp())
+    a, b, y = torch.randn(6, 5), torch.randn(6, 5), torch.randint(3, (6,))
     loss = nn.functional.cross_entropy
     expected = measure(net.body, a - 2 * b, loss, y)
     for example, targets in (((a, b), y), ([a, b], (y,)), ({"act": b, "obs": a}, y)):
@@ -197,26 +199,16 @@ def test_what_cannot_be_measured_is_said_in_one_line(given, named):
     assert "\n" not in str(error.value)
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind):
-        super().__init__()
-        self.cell, self.head = kind(5, 8, 2), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.head(self.cell(x)[0])
+def with_head(cell):
+    return made_of(lambda net, *inputs: net.head(net.cell(*inputs)[0]), cell=cell, head=nn.Linear(8, 3))
 
 
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention, self.head = nn.MultiheadAttention(8, 2, kdim=5, vdim=6, batch_first=True), nn.Linear(8, 3)
-
-    def forward(self, q, k, v):
-        return self.head(self.attention(q, k, v, need_weights=False)[0])
+ATTENTION = nn.MultiheadAttention(8, 2, kdim=5, vdim=6, batch_first=True)
 
 
 @pytest.mark.parametrize(
-    ("net", "shapes"), [(Recurrent(nn.LSTM), [(6, 4, 5)]), (Attention(), [(6, 4, 8), (6, 4, 5), (6, 4, 6)])]
+    ("net", "shapes"),
+    [(with_head(nn.LSTM(5, 8, 2)), [(6, 4, 5)]), (with_head(ATTENTION), [(6, 4, 8), (6, 4, 5), (6, 4, 6)])],
 )
 @pytest.mark.filterwarnings("ignore:measure has no metrics of all hidden units")
 def test_every_matrix_of_a_module_is_measured_under_a_name_of_its_own(net, shapes):
@@ -226,28 +218,22 @@ def test_every_matrix_of_a_module_is_measured_under_a_name_of_its_own(net, shape
     np.testing.assert_allclose(found["mean_sigma1"], np.mean(sigmas), rtol=1e-5)
     assert len([name for name in found if name.startswith("frobenius_norm/")]) == len(matrices) > 3
     for name, matrix in matrices.items():
-        short = name.removesuffix(".weight") if "cell" not in name and "_proj_weight" not in name else name
-        np.testing.assert_allclose(found[f"frobenius_norm/{short}"], np.linalg.norm(matrix), rtol=1e-5)
+        found_norm = found[f"frobenius_norm/{name.removesuffix('.weight')}"]
+        np.testing.assert_allclose(found_norm, np.linalg.norm(matrix), rtol=1e-5)
 
 
-class Moved(nn.Module):
+def moved(layer, move, after):
     """A layer whose units are moved to other axes before the activation."""
-
-    def __init__(self, layer, move, after):
-        super().__init__()
-        self.layer, self.move, self.after = layer, move, after
-
-    def forward(self, x):
-        return self.after(torch.relu(self.move(self.layer(x))))
+    return made_of(lambda net, x: net.after(torch.relu(move(net.layer(x)))), layer=layer, after=after)
 
 
 @pytest.mark.parametrize(
     ("net", "shape"),
     [
-        (Moved(nn.Linear(5, 48), lambda h: h.view(-1, 3, 4, 4), nn.ConvTranspose2d(3, 2, 2)), (7, 5)),
-        (Moved(nn.Linear(5, 6), lambda h: h.transpose(1, 2), nn.Conv1d(6, 2, 1)), (7, 9, 5)),
-        (Moved(nn.Conv2d(5, 6, 1), lambda h: h.permute(0, 2, 3, 1), nn.Linear(6, 2)), (7, 5, 4, 4)),
-        (Moved(nn.Conv2d(5, 6, 1), lambda h: h.flatten(1), nn.Identity()), (7, 5, 4, 4)),
+        (moved(nn.Linear(5, 48), lambda h: h.view(-1, 3, 4, 4), nn.ConvTranspose2d(3, 2, 2)), (7, 5)),
+        (moved(nn.Linear(5, 6), lambda h: h.transpose(1, 2), nn.Conv1d(6, 2, 1)), (7, 9, 5)),
+        (moved(nn.Conv2d(5, 6, 1), lambda h: h.permute(0, 2, 3, 1), nn.Linear(6, 2)), (7, 5, 4, 4)),
+        (moved(nn.Conv2d(5, 6, 1), lambda h: h.flatten(1), nn.Identity()), (7, 5, 4, 4)),
     ],
     ids=["decoder", "transposed", "channels last", "flattened"],
 )

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from conftest import plainly
+from foreign.expected import made_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -129,24 +130,20 @@ def test_fresh_networks_get_the_statistics_that_no_call_changes_and_other_weight
     assert torch.equal(runs.draws, draws)
 
 
-class Masked(nn.Module):
+def masked() -> nn.Module:
     """A layer with a mask, which belongs to its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(8, 4)
-        self.register_buffer("mask", torch.ones(4, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.layer.weight * self.mask, self.layer.bias)
+    return made_of(
+        lambda net, x: F.linear(x, net.layer.weight * net.mask, net.layer.bias),
+        layer=nn.Linear(8, 4), mask=torch.ones(4, 8),
+    )  # fmt: skip
 
 
 @pytest.mark.usefixtures("brief_trials")
 def test_fresh_networks_keep_their_own_buffers_where_they_learn_less_with_the_networks() -> None:
-    net, x = Masked(), X[0]
+    net, x = masked(), X[0]
     net.mask.zero_()
     batches = [(x, x.argmax(-1).clamp(max=3))]
-    trials = Trials(Subject(net, [], Masked, True), TaskSource(None, (F.cross_entropy, batches)), 2, 100, None, 0)
+    trials = Trials(Subject(net, [], masked, True), TaskSource(None, (F.cross_entropy, batches)), 2, 100, None, 0)
     assert not trials.fresh[0].mask.any()
     verdict._let_fresh_learn(trials)
     assert trials.fresh[0].mask.all()
@@ -230,17 +227,12 @@ def test_batches_are_learned_in_another_order_in_each_pass() -> None:
     "last", [nn.Tanh(), nn.Sigmoid(), nn.Softmax(-1), nn.LogSoftmax(-1), nn.Hardtanh(), nn.Softplus()]
 )
 def test_targets_of_bounded_outputs_can_be_reached(last: nn.Module) -> None:
-    class Scaled(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.last = make(), last
-
-        def forward(self, x: Tensor) -> Tensor:
-            return 2 * self.last(self.net(x)).unsqueeze(1).flatten(1) - 1
+    def scaled(net: nn.Module, x: Tensor) -> Tensor:
+        return 2 * net.last(net.net(x)).unsqueeze(1).flatten(1) - 1
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        net = Scaled()
+        net = made_of(scaled, net=make(), last=last)
     for given in (net, nn.Sequential(net.net, last)):
         assert torch.equal(before_bounds(given, X[0]), net.net(X[0]))
     task = TaskSource(Bank(X[0], ())).task([net, net], 0, 10)

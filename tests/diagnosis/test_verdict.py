@@ -193,15 +193,7 @@ def test_what_has_to_be_unlearned_first_is_a_slow_start_and_no_loss(monkeypatch)
 
 @pytest.mark.usefixtures("brief_trials")
 def test_batches_may_be_dicts_whose_loss_the_network_returns() -> None:
-    class Own(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = make()
-
-        def forward(self, x: Tensor, y: Tensor) -> Tensor:
-            return CE(self.inner(x), y)
-
-    own, given = Own(), [{"x": x, "y": y} for x, y in batches()]
+    own, given = made_of(lambda net, x, y: CE(net.inner(x), y), inner=make()), [{"x": x, "y": y} for x, y in batches()]
     report = diagnose(own, batches=given, loss=lambda out: out, **NOTHING_DECIDES)
     assert report.losses == diagnose(own.inner, batches=batches(), loss=CE, **NOTHING_DECIDES).losses
 

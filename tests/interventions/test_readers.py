@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from foreign.expected import made_of
 from torch import nn
 
 from rl_plasticity import attach, make_intervention
@@ -63,15 +64,8 @@ def test_networks_that_share_nothing_get_no_warning():
 def test_a_reader_that_reads_in_an_unknown_way_is_refused():
     actor, critic = actor_and_critic()
 
-    class Reader(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.trunk, self.head = actor[0], actor[1]
-
-        def forward(self, x):
-            return self.head(self.trunk(x).cumsum(-1))
-
+    reader = made_of(lambda net, x: net.head(net.trunk(x).cumsum(-1)), trunk=actor[0], head=actor[1])
     before = critic[0][0].weight.clone()
     with pytest.raises(ValueError, match="readers="):
-        make_intervention("redo", threshold=0.05).apply_(critic, (), example=X, readers=Reader())
+        make_intervention("redo", threshold=0.05).apply_(critic, (), example=X, readers=reader)
     assert torch.equal(before, critic[0][0].weight)

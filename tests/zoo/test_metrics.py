@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import nothing_drawn
+from foreign.expected import made_of
 from torch import nn
 
 from rl_plasticity.learning.learner import Learner
@@ -77,15 +78,10 @@ def test_a_network_of_half_precision_has_the_value_of_the_same_weights_in_float3
 
 
 def test_several_inputs_and_outputs_are_fitted_together_and_inputs_are_a_tensor_a_tuple_or_a_dict():
-    class Gaussian(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.mean, self.log_std = nn.Linear(3, 2), nn.Linear(3, 2)
+    def gaussian(net, obs, scale=1.0):
+        return net.mean(obs * scale), net.log_std(obs * scale)
 
-        def forward(self, obs, scale=1.0):
-            return self.mean(obs * scale), self.log_std(obs * scale)
-
-    net = Gaussian()
+    net = made_of(gaussian, mean=nn.Linear(3, 2), log_std=nn.Linear(3, 2))
     assert 0 <= fit_fresh_targets(net, (torch.eye(3), torch.ones(3, 1)), updates=200, lr=0.1).item() < 1e-3
     x = torch.randn(9, 3)
     expected = fit_fresh_targets(net, (x,), 20)
