@@ -458,7 +458,10 @@ def test_a_supervised_run_from_python_has_no_agent_and_can_be_ended_by_a_callbac
     assert folder.settings["reg"]["l2"]["coef"] == 0.001
     refused(lambda: load_agent(folder), "rl_plasticity.train")
     assert seen == [(0, 1, 1), (0, 2, 1)]  # the epoch under way is finished
-    assert supervised.run(resume=folder).metrics()
+    others = {name: lambda _, name=name: seen.append(name) for name in ("on_step", "on_evaluation")}
+    assert supervised.run(resume=folder, on_update=on_update, **others) == folder
+    assert seen[2:] == [(1, 3, 1), (1, 4, 1), "on_evaluation", "on_step"]
+    assert folder.metrics()
 
 
 @pytest.mark.parametrize(("settings", "names"), [
@@ -469,26 +472,3 @@ def test_a_supervised_run_from_python_has_no_agent_and_can_be_ended_by_a_callbac
 def test_bad_input_from_python_raises_and_writes_nothing(settings, names, tmp_path):
     refused(lambda: train.run(**(QUICK | settings), out=tmp_path / "run"), *names)
     assert not (tmp_path / "run").exists()
-
-
-def test_callbacks_read_the_session_and_end_it_and_the_run_goes_on_to_the_same_bytes(tmp_path):
-    whole = train.run(**QUICK, out=tmp_path / "whole")
-    seen = []
-
-    def on_step(session):
-        seen.append(session.progress.step)
-
-    def on_evaluation(session):
-        assert session.latest["eval/return"].shape == (1,)
-        assert session.parts["agent"].learners.keys() == {"critic", "actor"}
-        if session.progress.step == 30:
-            session.end_early()
-
-    updates = []
-    calls = {"on_step": on_step, "on_evaluation": on_evaluation}
-    folder = train.run(**QUICK, out=tmp_path / "run", on_update=lambda s: updates.append(s.progress.updates), **calls)
-    assert (seen[0], seen[-1], len(seen)) == (1, 30, 30)
-    assert updates == list(range(1, 21))
-    assert train.run(resume=folder, on_step=on_step) == folder
-    assert seen == list(range(1, 61))
-    assert folder.metrics_csv.read_bytes() == whole.metrics_csv.read_bytes()

@@ -215,8 +215,6 @@ def test_bad_input_makes_nothing(tmp_path):
         (["net=resnet18", "seeds=2"], "seeds=1"),
         (["data=mnist"], "data.root=FOLDER"),  # not bundled; no network in tests
         (["task=stationary", "num_tasks=5"], "stationary"),
-        (["net=vgg16"], "32"),
-        (["net.parametrization=weight_standardisation"], "'weight_standardization'"),
         (["net=cnn", "net.parametrization=weight_standardization"], "norm layer"),
     ):
         refused(lambda given=arguments: command.prepare([*given, f"out={tmp_path / 'run'}"]), said)

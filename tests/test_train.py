@@ -294,12 +294,10 @@ REFUSED = {
     "reset=redo reset.threshold=-1": ["reset.threshold", "from 0 up", "-1"],
     "env=gym:Pendulum-v1 agent.activation=crelu reset=redo": ["ReDo", "no hidden activation"],
     "env=gym:BipedalWalker-v3": [],  # its engine is not installed
-    "env=cheetah-rum": ["'cheetah-rum'", "cheetah-run"],
     "env=gym:CartPole-v1": ["env=gym:CartPole-v1 has discrete", "agent=sac", "agent=dqn"],
     "env=gym:Pendulum-v1 agent=dqn": ["env=gym:Pendulum-v1 has continuous", "agent=dqn", "agent=sac"],
     "env=gym:CartPole-v1 agent=dqn agent.network=cnn": ["network=cnn needs"],
     "resume=nowhere": ["nowhere"],
-    "reg.coef=1": ["reg=none"],
     "--mutlirun": ["'--mutlirun'"],
     "env.changes=[reward_flip]": ["env.switch_every_env_steps", "env.changes"],
     f"{CHANGES} on_change=clear prime_updates=20 prime_after_env_steps=16": ["steps=16", "at most 15"],

@@ -1,7 +1,7 @@
 import torch
 from conftest import refused
 
-from rl_plasticity.metrics import distance, frobenius_norm, largest_sigma1, moved_fraction, sigma1, weight_norm
+from rl_plasticity.metrics import distance, largest_sigma1, moved_fraction, weight_norm
 
 
 def test_the_weight_norm_is_over_all_parameters_of_each_run():
@@ -15,13 +15,6 @@ def test_the_largest_sigma1_is_over_layers_not_over_runs():
     first = torch.stack([torch.diag(torch.tensor([2.0, 1.0])), torch.diag(torch.tensor([1.0, 5.0]))])
     second = torch.tensor([[[3.0]], [[4.0]]])
     torch.testing.assert_close(largest_sigma1([first, second]), torch.tensor([3.0, 5.0]))
-
-
-def test_sigma1_is_not_the_frobenius_norm():
-    for measure in (sigma1, lambda m: largest_sigma1([m])):
-        torch.testing.assert_close(measure(torch.ones(2, 3)), torch.tensor(6.0).sqrt())
-        torch.testing.assert_close(measure(torch.eye(3)), torch.tensor(1.0))
-    torch.testing.assert_close(frobenius_norm(torch.eye(3)), torch.tensor(3.0).sqrt())
 
 
 def test_the_distance_is_of_all_parameters_together():

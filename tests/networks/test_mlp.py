@@ -35,10 +35,3 @@ def test_torch_s_initialization_draws_the_very_numbers_of_torch_s_own_layers_for
                 oracle = nn.Linear(*sizes)
             assert torch.equal(layer.weight[run], oracle.weight)
             assert torch.equal(layer.bias[run], oracle.bias)
-
-
-def test_small_heads_are_the_orthogonal_network_s_a_hundredth_over_root_two_as_large():
-    small, usual = MLP((5, 8, 3), [0, 1], init="small_heads"), MLP((5, 8, 3), [0, 1])
-    assert torch.equal(small[0].weight, usual[0].weight)
-    torch.testing.assert_close(small[3].weight, usual[3].weight * 0.01 / math.sqrt(2))
-    assert not small[3].bias.any()

@@ -13,7 +13,7 @@ DIGITS = ["data.train_size=200", "net.widths=[8]", "batch_size=100", "epochs_per
 DIGITS += ["device=cpu", "compile=false", "threads=2", "eval_every_epochs=2", "log_every_updates=4"]
 DIGITS += ["measure_every_updates=1", "reset=shrink_perturb", "checkpoint_every_epochs=1"]
 CHANGING = [*PENDULUM, "env.changes=[action_flip]", "env.switch_every_env_steps=20", "measure_every_updates=20"]
-CHANGING += ["total_env_steps=40", "checkpoint_every_env_steps=20"]
+CHANGING += ["total_env_steps=40", "checkpoint_every_env_steps=20", "eval_every_env_steps=20"]
 HOOKS = ("on_start", "on_task", "on_update", "on_measurement", "on_evaluation", "on_step")
 calls = []
 
@@ -81,13 +81,24 @@ def test_in_the_supervised_command_each_is_called_when_the_documentation_says_an
 
 
 def test_in_the_rl_command_each_is_called_when_the_documentation_says_and_resumes(tmp_path):
-    go(train.command, once([*CHANGING, f"out={tmp_path / 'run'}"]))
-    assert names("on_start") == [("on_start", 0, 0)]
+    def end(session):
+        assert session.latest["eval/return"].shape == (1,)
+        assert session.parts["agent"].learners.keys() == {"critic", "actor"}
+        session.end_early()
+
+    session, built = train.command.prepare(once([*CHANGING, f"out={tmp_path / 'run'}"]), {"on_evaluation": end})
+    session.stop = StopAfter()
+    train.command.execute(session, built)
+    assert [step for _, step, _ in names("on_step")] == [*range(1, 21)]
+    folder = go(train.command, [f"resume={tmp_path / 'run'}"])
+    assert names("on_start") == [("on_start", 0, 0), ("on_start", 20, 0)]
+    assert names("on_evaluation") == [("on_evaluation", 20, 0), ("on_evaluation", 40, 20)]
     assert names("on_task") == [("on_task", 20, 0)]
     assert [updates for _, _, updates in names("on_update")] == [*range(1, 21)]
     assert [step for _, step, _ in names("on_step")] == [*range(1, 41)]
     assert names("on_measurement") == [("on_measurement", 0, 0), ("on_measurement", 40, 20)]
     whole = goes_on_as_if_never_stopped(CHANGING, tmp_path, 30)
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
     assert float(rows(whole, "calls")[-1]["value"]) > 5
 
 
