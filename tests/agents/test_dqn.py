@@ -1,4 +1,4 @@
-"""Deep Q-learning against slow, obvious references and against Stable-Baselines3."""
+"""Deep Q-learning against slow, obvious references."""
 
 import copy
 

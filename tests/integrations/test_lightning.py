@@ -156,6 +156,14 @@ def test_a_checkpoint_without_the_state_is_refused(tmp_path):
         trainer_of(callback, steps=4).fit(Automatic(), batches(4), ckpt_path=tmp_path / "plain.ckpt")
 
 
+def test_a_second_fit_keeps_the_regularizer():
+    model, callback = Automatic(), Regularize("l2_init", "net", coef=0.3)
+    trainer_of(callback, steps=2).fit(model, batches(2))
+    first = callback.regularizers["net"]
+    trainer_of(callback, steps=2).fit(model, batches(2))
+    assert callback.regularizers["net"] is first
+
+
 def test_the_example_of_lightning_learns(capsys):
     main = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "lightning_classifier.py"))["main"]
     last = main(epochs=3)

@@ -355,15 +355,17 @@ def test_dash_shrinks_a_target_by_the_factors_of_its_network_and_a_shared_weight
 STRONG = {"trac": {"start": 0.1}}
 
 
-def test_selective_reinit_of_a_share_counts_within_each_tensor_of_each_run():
+@pytest.mark.parametrize("choose", ["share", "threshold"])
+def test_selective_reinit_counts_within_each_tensor_of_each_run(choose):
     learner, _ = trained(CASES["stacked3"])
     before, fresh = snapshot(learner.net), dict(copy.deepcopy(learner).fresh().named_parameters())
-    SelectiveReinit(1, choose="share", factor=0.25).apply_(learner)
+    SelectiveReinit(1, choose=choose, factor=0.25).apply_(learner)
     for name, p in learner.net.named_parameters():
         use = (before[name] * learner.optimizer.gradient(name)).abs().flatten(1)
         for run in range(3):
             expected = before[name][run].flatten()
-            least = use[run].argsort()[: int(0.25 * use.shape[1])]
+            low = int(0.25 * use.shape[1]) if choose == "share" else int((use[run] <= 0.25 * use[run].mean()).sum())
+            least = use[run].argsort()[:low]
             expected[least] = fresh[name][run].flatten()[least]
             assert torch.equal(p[run].flatten(), expected), name
 
