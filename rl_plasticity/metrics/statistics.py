@@ -66,11 +66,12 @@ def iqm(scores: Strata) -> Array:
 
     floor(N / 4) scores are left out at either end, whole ones, as in ``scipy.stats.trim_mean(x, 0.25)`` and so in
     rliable (Agarwal et al. 2021, section 4.3). Another definition weighs the scores at the two edges by fractions; the
-    two agree where 4 divides N. With N < 4 nothing is left out: the IQM is the mean.
+    two agree where 4 divides N. With N < 4 nothing is left out: the IQM is the mean. NaN among the scores makes it NaN.
     """
     pooled = np.sort(np.concatenate(list(scores), axis=-1), axis=-1)
     out = pooled.shape[-1] // 4
-    return np.asarray(pooled[..., out : pooled.shape[-1] - out].mean(-1))
+    middle = pooled[..., out : pooled.shape[-1] - out].mean(-1)
+    return np.where(np.isnan(pooled[..., -1]), np.nan, middle)  # sorted, NaN is last and would be left out as the best
 
 
 def bootstrap_interval(statistic: Callable[..., Array], *samples: Strata, resamples: int = 10_000) -> Interval:

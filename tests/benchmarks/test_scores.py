@@ -23,8 +23,9 @@ def test_overall_leaves_out_a_quarter_of_the_tasks_at_either_end():
     assert of([0] * 4, [1] * 4, [0.1, 0.2, 0.4, 90]).values[2, -1] == pytest.approx(0.3)
 
 
-def test_a_method_without_a_score_on_a_task_has_no_overall_score_and_no_place_in_ranks_and_gaps():
-    found = of([0, 0], [1, 1], [0.5, np.nan], [0.2, 0.2])
+@pytest.mark.parametrize("tasks", [2, 4, 9])
+def test_a_method_without_a_score_on_a_task_has_no_overall_score_and_no_place_in_ranks_and_gaps(tasks):
+    found = of([0] * tasks, [1] * tasks, [0.5] * (tasks - 1) + [np.nan], [0.2] * tasks)
     assert np.isnan(found.values[2, -1])
     assert found.rank(3) == (1, 1, 1)  # neither no method nor fresh has a rank
     assert set(found.gaps(3)) == {"none", "fresh"}
