@@ -101,11 +101,11 @@ def better_actions(value: Callable[[Tensor], Tensor], act: Tensor) -> Tensor:
     Args:
         value: the values ``[*runs, n]`` of actions ``[*runs, n, act_dim]`` in as many states.
     """
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     with torch.enable_grad():
         best, most = act, value(act).detach()
         for start in range(STARTS):
-            tried = torch.rand(act.shape, generator=generator).to(act) * 2 - 1 if start else act
+            tried = torch.rand(act.shape, generator=generator, device="cpu").to(act) * 2 - 1 if start else act
             for _ in range(ASCENTS):
                 tried = tried.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(value(tried).sum(), tried)

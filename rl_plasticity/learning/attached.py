@@ -59,7 +59,8 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
     - *A new optimizer*, or a network with new, larger or replaced layers: ``handle.grow(optimizer=optimizer)`` or
       ``handle.grow()``. A step with a network that has changed raises an error that says so. If another optimizer
       trains the network in place of the old one, a warning says so.
-    - *Wrappers*: for the optimizers of accelerate and Lightning, the hooks are on the torch optimizer inside.
+    - *Wrappers*: for an optimizer that keeps another one of the same parameters (accelerate, Lightning, Lookahead,
+      SAM), the hooks are on the one inside.
     - *Copies*: a handle that is copied or pickled together with its network and optimizer is attached to their copies.
       A copied or unpickled optimizer alone has lost its hooks, so attach again.
 
@@ -82,8 +83,9 @@ def attach(regularizer: Regularizer | str, optimizer: Optimizers, net: nn.Module
             - an optimizer that holds nothing of `net`, two optimizers with one parameter, or a trainable parameter that
               is regularized but not optimized;
             - complex or sharded parameters;
-            - the same regularizer attached twice;
-            - an optimizer that steps in two parts (SAM), or, where the method needs it, without a learning rate;
+            - the same regularizer attached twice, or to two networks;
+            - an optimizer that steps in two parts itself (SAM without a base optimizer), that does not call the
+              constructor of torch's, or, where the method needs it, without a learning rate;
             - a projection, with an optimizer that takes the weights from a copy of its own (Lookahead, Ranger,
               MADGRAD, schedule-free ones), as one like it shows that trains a small parameter.
         SettingsError: from the first ``optimizer.step()``, after the step: a regularizer that reinitializes units, with
@@ -124,6 +126,7 @@ class Attached:
     def __init__(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
         self.penalty: Tensor | None = None
         self._hooks: list[Any] = []
+        self._hooks_of_net: list[Any] = []
         self._attach(regularizer, whole, net, called)
 
     def _attach(self, regularizer: Regularizer, whole: Sequence[Optimizer], net: nn.Module, called: nn.Module) -> None:
@@ -132,6 +135,10 @@ class Attached:
         _check_optimizers(optimizers, net)
         _check_fit(regularizer, optimizers, whole, net)
         for other in {*_ALIVE} - {self}:
+            if other.regularizer is regularizer and other.net is not net:
+                raise SettingsError(
+                    "this regularizer is attached to another network already: make one for each network"
+                )
             same = type(other.regularizer) is type(regularizer) and not list(regularizer.children())
             same = same or other.regularizer is regularizer  # a composite may contain one kind twice
             if same and other.net is net and {*other.optimizers} & {*optimizers}:
@@ -151,22 +158,29 @@ class Attached:
         self._inputs: Call | None = None  # of the last call
         self._under_way: Call | None = None
         self._penalizing = False
-        if regularizer.looks_at_data:
-            begins, ends = _Hook(self, Attached._begins), _Hook(self, Attached._ends)
-            self._hooks.append(called.register_forward_pre_hook(begins, with_kwargs=True))
-            self._hooks.append(called.register_forward_hook(ends))
-        for reader, _ in regularizer.methods(net):
-            for name in reader.reads:
-                returns = _Hook(self, partial(Attached._returns, reader=reader, name=name))
-                self._hooks.append(net.get_submodule(name).register_forward_hook(returns))
-        self._parameters = dict(net.named_parameters())  # keeps them alive, so that no other one gets the id of one
-        self._tables = [table for module in net.modules() for table in (module._parameters, module._modules)]
-        self._there = self._now()
+        self._watch_net()
         self.steps = self._missed = 0
         self._others: weakref.WeakKeyDictionary[Optimizer, bool] = weakref.WeakKeyDictionary()
         if not _ALIVE.watched:
             _ALIVE.watched = register_optimizer_step_post_hook(_disable_dynamo(_notice))
         _ALIVE.add(self)
+
+    def _watch_net(self) -> None:
+        """Look at the calls of the network, and remember what it consists of now."""
+        regularizer, net, called = self.regularizer, self.net, self._called
+        while self._hooks_of_net:
+            self._hooks_of_net.pop().remove()
+        if regularizer.looks_at_data:
+            begins, ends = _Hook(self, Attached._begins), _Hook(self, Attached._ends)
+            self._hooks_of_net.append(called.register_forward_pre_hook(begins, with_kwargs=True))
+            self._hooks_of_net.append(called.register_forward_hook(ends))
+        for reader, _ in regularizer.methods(net):
+            for name in reader.reads:
+                returns = _Hook(self, partial(Attached._returns, reader=reader, name=name))
+                self._hooks_of_net.append(net.get_submodule(name).register_forward_hook(returns))
+        self._parameters = dict(net.named_parameters())  # keeps them alive, so that no other one gets the id of one
+        self._tables = [table for module in net.modules() for table in (module._parameters, module._modules)]
+        self._there = self._now()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Attached, (self.regularizer, self._whole, self.net, self._called)
@@ -217,8 +231,9 @@ class Attached:
 
     def remove(self) -> None:
         """Detach the regularizer and leave the loop as it was before; may be called twice."""
-        while self._hooks:
-            self._hooks.pop().remove()
+        for hooks in (self._hooks, self._hooks_of_net):
+            while hooks:
+                hooks.pop().remove()
         self._additions, self._inputs, self._under_way = {}, None, None
         _ALIVE.discard(self)
 
@@ -266,6 +281,8 @@ class Attached:
             return None
         self._require_unchanged()
         _check_one_process(self.regularizer)  # processes may have begun since
+        for method, _ in () if self._stepped else self.regularizer.methods(self.net):
+            method.prepared = False  # a step that raised may have left it so
         closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
         if not callable(closure):
             self._regularize(optimizer)
@@ -280,8 +297,6 @@ class Attached:
         if _steps(optimizer) > 1 or _skips(optimizer):
             return
         self._stepped.add(optimizer)
-        if self.regularizer.uses_lr:
-            self._lrs |= self._rates(optimizer)
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
             self._inputs = None
@@ -314,9 +329,9 @@ class Attached:
                 f"the network has changed since {type(self.regularizer).__name__} was attached: {in_short(changes)}. "
                 "Call handle.grow(), with a new optimizer handle.grow(optimizer=...), or remove() it and attach again"
             )
-        kept = self._inputs, self._lrs, self._stepped, self.steps
-        self._attach(self.regularizer, self._whole, self.net, self._called)
-        self._inputs, self._lrs, self._stepped, self.steps = kept
+        _check_fit(self.regularizer, self.optimizers, self._whole, self.net)
+        self._watch_net()  # torch calls the optimizer's hooks now, so these stay
+        self._additions.clear()
 
     def _changes(self) -> list[str]:
         """What the regularizer acts on that is not as it was, and what is new and trained by the optimizers."""
@@ -360,16 +375,16 @@ class Attached:
             "handle.grow(optimizer=optimizer); or call penalty and project_ in the loop"
         )
 
-    def _regularized(self, closure: Callable[[], Any], optimizer: Optimizer) -> Callable[[], Any]:
+    def _regularized(self, closure: Callable[..., Any], optimizer: Optimizer) -> Callable[..., Any]:
         """The closure, with the penalty added to its gradients and to its loss.
 
         The gradients are added after it runs, because its zero_grad would erase earlier ones.
         """
         calls = 0
 
-        def regularized() -> Any:
+        def regularized(*args: Any, **kwargs: Any) -> Any:
             nonlocal calls
-            loss = closure()
+            loss = closure(*args, **kwargs)
             calls += 1
             self._regularize(optimizer, observe=calls == 1)  # further calls belong to a line search within one step
             assert self.penalty is not None
@@ -392,7 +407,9 @@ class Attached:
         with torch.no_grad():
             for name, addition in additions.items():
                 _add_gradient_(name, held[name], addition if scale is None else addition * scale.to(addition.device))
-            if observe and held:
+            if self.regularizer.uses_lr:
+                self._lrs |= self._rates(optimizer)
+            if observe and held.keys() & {name for _, name in _acted_on(self.regularizer, self.net)}:
                 self.regularizer.observe_(self.net, {name: _unscaled(p, scale) for name, p in held.items()})
 
     def _penalize(self) -> None:
@@ -550,10 +567,14 @@ def _check_optimizers(optimizers: Sequence[Optimizer], net: nn.Module) -> None:
     for one in optimizers:
         kind = type(one).__name__
         if hasattr(one, "first_step") and hasattr(one, "second_step"):  # sharpness-aware minimization
-            inner = "its base_optimizer" if hasattr(one, "base_optimizer") else "the optimizer of its second_step"
             raise SettingsError(
                 f"{kind} moves the weights in two parts, first_step and second_step, which attach does not see: attach "
-                f"to {inner}"
+                "to the optimizer of its second_step"
+            )
+        if not getattr(type(one).step, "hooked", False):
+            raise SettingsError(
+                f"{kind} does not call the constructor of torch.optim.Optimizer, so its step calls no hooks: attach to "
+                "an optimizer inside it, or call penalty and project_ in the loop"
             )
         own = _held(one, net, frozen=True).keys()
         if names & own:

@@ -34,8 +34,24 @@ class Kept(NamedTuple):
 
 def wrapped(optimizer: Any) -> list[Any]:
     """The optimizer and those that it wraps; the innermost comes last."""
-    inner = getattr(optimizer, "optimizer", None)
-    return [optimizer, *(wrapped(inner) if isinstance(inner, torch.optim.Optimizer) else ())]
+    inner = _inside(optimizer)
+    return [optimizer, *(wrapped(inner) if inner is not None else ())]
+
+
+def _inside(optimizer: Any) -> torch.optim.Optimizer | None:
+    """The optimizer that this one wraps: an attribute of any name that trains all that this one trains."""
+    for found in (getattr(optimizer, "optimizer", None), *getattr(optimizer, "__dict__", {}).values()):
+        if (
+            isinstance(found, torch.optim.Optimizer)
+            and found is not optimizer
+            and _trained(optimizer) <= _trained(found)
+        ):
+            return found
+    return None
+
+
+def _trained(optimizer: Any) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
 def states_of(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
@@ -122,7 +138,7 @@ def _kind(state: Tensor, first: Tensor | None, parameter: Tensor) -> Literal["mo
 
 def _like(optimizer: Any, number: int, small: nn.Parameter, rate: float) -> tuple[Any, int]:
     """An optimizer of the same class and settings that trains `small`, and the number of steps to watch it."""
-    inner = getattr(optimizer, "optimizer", None)
+    inner = _inside(optimizer)
     names = [*inspect.signature(type(optimizer).__init__).parameters][2:]
     own = {name: value for name, value in vars(optimizer).items() if name in names}
     group = {n: v for n, v in optimizer.param_groups[number].items() if n in names or isinstance(v, bool | str)}
@@ -132,7 +148,7 @@ def _like(optimizer: Any, number: int, small: nn.Parameter, rate: float) -> tupl
         settings["lr"] = rate + 0 * settings["lr"]
     given = {name: value for name, value in settings.items() if name in names}
     steps = 2 * max([STEPS, *(v for v in given.values() if type(v) is int and v <= LONGEST // 2)])
-    if isinstance(inner, torch.optim.Optimizer):
+    if inner is not None:
         wrapped, its_steps = _like(inner, number, small, rate)
         trial, steps = type(optimizer)(wrapped, **given), max(steps, its_steps)
     else:

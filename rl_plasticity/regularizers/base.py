@@ -20,6 +20,7 @@ from rl_plasticity.structure.layer import (
     Layer,
     SomeRuns,
     Widened,
+    innermost,
     is_parameter,
     is_trained,
     lookup,
@@ -186,7 +187,7 @@ class Regularizer(nn.Module):
         kind = type(self).__name__
         if self.uses_lr and lr is None:
             raise SettingsError(f"{kind} needs the learning rate: project_(net, lr)")
-        if self.missing_call and not self.prepared:
+        if self.missing_call and not self.prepared and (self._now(net) or not self.acts_on):  # else all is frozen
             raise RuntimeError(f"{kind} {self.missing_call}")
         self.prepared = False
         if not self.projects:
@@ -272,7 +273,7 @@ class Regularizer(nn.Module):
                 theirs.pop(key, None)
         for key, value in theirs.items():
             at = mine.get(key)
-            if at is not None and at.ndim == value.ndim and key.partition("/")[2].replace("/", ".") not in new:
+            if at is not None and at.ndim == value.ndim and _parameter_of(key) not in new:
                 corner = (*map(slice, value.shape),)
                 if at[corner].shape == value.shape:
                     at[corner] = value
@@ -281,9 +282,8 @@ class Regularizer(nn.Module):
         """Set buffers of these names, in these runs, except counts."""
         mine = _own_state(self)
         for name, value in values.items():
-            # "initial/body/head/weight" belongs to the parameter body.head.weight
             key = name.rpartition(".")[2]
-            is_meant = only is None or key.partition("/")[2].replace("/", ".") in only
+            is_meant = only is None or _parameter_of(key) in only
             if is_meant and not key.startswith(COUNTED):
                 chosen = ... if runs is None or not value.ndim else runs
                 mine[name][chosen] = value[chosen]
@@ -460,6 +460,11 @@ class Regularizer(nn.Module):
         self._require(self.structure.trained, "trainable parameter")
         return [*self.structure.trained]
 
+    def _not_acted_on(self, net: nn.Module) -> dict[str, Tensor]:
+        """The parameters that are not trained or that ``roles`` or ``only`` leave out, as constants."""
+        names = (name for name, _ in innermost(net).named_parameters() if name not in self.structure.trained)
+        return {name: lookup(net, name).detach() for name in names}
+
     def _selected(self, net: nn.Module, of: str) -> list[str]:
         """The trainable parameters that `of` (`Of`) selects, each name once; raises ValueError if there is none."""
         if of == "all":
@@ -599,6 +604,12 @@ class Regularizer(nn.Module):
                 f"the state does not fit this {type(self).__name__}: {wrong[0]!r} is only in {where}. The state is "
                 "from another method or network, or was made with other settings (roles=, only=, heads=)"
             )
+        for name, mine in self.state_dict().items():
+            if mine.shape != state_dict[name].shape:
+                raise RuntimeError(
+                    f"the state does not fit this {type(self).__name__}: {name!r} is {[*mine.shape]}, in the state "
+                    f"{[*state_dict[name].shape]}"
+                )
         return super().load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -706,7 +717,12 @@ def _own_state(regularizer: Regularizer) -> dict[str, Tensor]:
 
 
 def _key(kind: str, parameter: str) -> str:
-    return f"{kind}/{parameter.replace('.', '/')}"
+    """The name of a buffer: ``initial/body/head/weight`` for body.head.weight, with // for each / of a name."""
+    return f"{kind}/{parameter.replace('/', '//').replace('.', '/')}"
+
+
+def _parameter_of(key: str) -> str:
+    return key.partition("/")[2].replace("//", "\0").replace("/", ".").replace("\0", "/")
 
 
 def _among(runs: Tensor | None, part: RunSlice) -> Tensor | None:

@@ -88,8 +88,10 @@ class Inside:
     def _read(self, name: str, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         self.values[name].append((args[0] if args else next(iter(kwargs.values()))).clone())
 
-    def __call__(self, net: nn.Module, inputs: Example) -> dict[str, list[Tensor]]:
-        """The values seen in each module, call by call, when `net` is called on `inputs`; its buffers are not changed.
+    def __call__(
+        self, net: nn.Module, inputs: Example, values: Mapping[str, Tensor] | None = None
+    ) -> dict[str, list[Tensor]]:
+        """The values seen in each module, call by call, when `net` is called on `inputs` as by `call`.
 
         Raises:
             RuntimeError: the network's modules are not those it had at construction, or it does not call one of the
@@ -115,16 +117,16 @@ class Inside:
         self.values = {name: [] for name in self.names}
         self.calling, self.with_gradient = True, torch.is_grad_enabled()
         try:
-            call(self.copied, net, inputs)
+            call(self.copied, net, inputs, values)
         finally:
             self.calling = False
-        values, self.values = self.values, {}
-        for name, tensors in values.items():
+        found, self.values = self.values, {}
+        for name, tensors in found.items():
             if not tensors:
                 raise RuntimeError(
                     f"{type(inner).__name__} did not call its module {name!r}, whose activations are needed"
                 )
-        return values
+        return found
 
 
 def _in_checkpoint() -> bool:

@@ -112,7 +112,7 @@ class Churn(Regularizer):
                     self._recall("previous", name).copy_(lookup(net, name))
             earlier = {name: self._recall("earlier", name) for name in self.names}
             before = [wide(tensor) for tensor in returned(net, inputs, earlier)]
-        now = [wide(tensor) for tensor in returned(net, inputs)]
+        now = [wide(tensor) for tensor in returned(net, inputs, self._not_acted_on(net))]
         total = self._zeros()
         for mine, its in zip(now, before, strict=True):
             if self.distance == "squared":
@@ -193,7 +193,7 @@ class FeatureRank(Regularizer):
 
     def terms(self, _: Sequence[Layer], net: nn.Module, inputs: Example) -> Tensor:
         total, k = self._zeros(), len(self.runs)
-        seen = self.inside(net, inputs)
+        seen = self.inside(net, inputs, self._not_acted_on(net))
         with self.outside_autocast():
             for layer in self.heads:
                 read = (x.movedim(k + 1, -1) if layer.role == "conv" else x for x in seen[layer.name])

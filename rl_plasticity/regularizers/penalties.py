@@ -208,7 +208,7 @@ class Spectral(Regularizer):
         self._require(told, "trainable layer")
         self._act_on(net, self.layers, least_axes=0)
         self.k = k
-        generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
+        generator = torch.Generator("cpu").manual_seed(0)  # leaves the global random state alone
         for layer in self.layers:
             matrix = layer.matrix(net)
             if matrix is None:
@@ -216,8 +216,8 @@ class Spectral(Regularizer):
             matrix = wide(matrix).detach()
             out, fan_in = matrix.shape[-2:]
             # All runs start from the same u and v, so that none depends on how many train beside it.
-            u = torch.randn(1, out, generator=generator).to(matrix).expand(*self.runs, 1, out)
-            v = torch.randn(fan_in, 1, generator=generator).to(matrix).expand(*self.runs, fan_in, 1)
+            u = torch.randn(1, out, generator=generator, device="cpu").to(matrix).expand(*self.runs, 1, out)
+            v = torch.randn(fan_in, 1, generator=generator, device="cpu").to(matrix).expand(*self.runs, fan_in, 1)
             self._remember("u", layer.key, _unit(u, u))
             self._remember("v", layer.key, _unit(v, v))
             for _ in range(warmup):

@@ -58,17 +58,17 @@ def recyclable(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -
 
 
 def _moves(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> bool:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator("cpu").manual_seed(0)
     names = {n for u in units for layer in u.layers for n in layer.parameter_names}
     silent = {name: lookup(net, name).detach().double().clone() for name in names}
     other = {name: tensor.clone() for name, tensor in silent.items()}
     masks = []
     for unit in units:
-        masks.append(torch.randperm(unit.width, generator=generator) < max(1, unit.width // 2))
+        masks.append(torch.randperm(unit.width, generator=generator, device="cpu") < max(1, unit.width // 2))
         # Behind a norm layer all units move with one: there the gains and shifts alone change.
         for name, where in (unit.norms[:1] or (unit.incoming,))[0].rows_of(net, masks[-1]):
             tensor = other[name]
-            noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype).to(tensor)
+            noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu").to(tensor)
             fresh = noise * (tensor.square().mean().sqrt() + 0.1) - tensor
             other[name] = torch.where(where.to(tensor.device), fresh, tensor)
     for unit, mask in zip(units, masks, strict=True):

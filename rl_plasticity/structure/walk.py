@@ -486,7 +486,8 @@ class Walk:
             if node.role != "gain" or self.runs or owner is None or owner._modules:
                 continue
             like = self.net.get_parameter(node.name)
-            x = torch.randn(3, like.shape[-1], generator=torch.Generator().manual_seed(0)).to(like)
+            generator = torch.Generator("cpu").manual_seed(0)
+            x = torch.randn(3, like.shape[-1], generator=generator, device="cpu").to(like)
             try:
                 with aside(owner) as called, torch.no_grad():
                     once, twice = called(x), called(2 * x)

@@ -2,6 +2,7 @@
 
 import copy
 import runpy
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch.overrides import TorchFunctionMode
 
 from rl_plasticity import attach, make_intervention, measure
 from rl_plasticity.learning.learner import Learner
@@ -661,13 +663,192 @@ def test_an_intervention_finds_the_moments_inside_such_a_wrapper():
     assert optimizer.state[net[0].weight]["exp_avg"].any()
 
 
-def test_an_optimizer_that_steps_in_two_parts_is_refused():
+class NoHooks(torch.optim.Optimizer):
+    """As wrappers of several libraries are: without the constructor of its base, with the optimizer under any name."""
+
+    def __init__(self, base):
+        self._base_optimizer, self.param_groups, self.state, self.defaults = base, base.param_groups, base.state, {}
+        self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+
+    def step(self, closure=None):
+        return self._base_optimizer.step()
+
+
+class OwnGradients(torch.optim.Optimizer):
+    """As sharpness-aware minimization is: it moves the weights, computes other gradients there, and moves them back."""
+
+    def __init__(self, base):
+        super().__init__(base.param_groups, {})
+        self.base_optimizer = base
+
+    def first_step(self):
+        self.moved = [p.grad.clone() for p in self.params]
+        torch._foreach_add_(self.params, self.moved)
+
+    def second_step(self):
+        torch._foreach_sub_(self.params, self.moved)
+        self.base_optimizer.step()
+
+    def step(self, closure=None):
+        with torch.no_grad():
+            self.first_step()
+            for p in self.params:
+                p.grad = p.sin()
+            self.second_step()
+
+    params = property(lambda self: self.param_groups[0]["params"])
+
+
+@pytest.mark.parametrize("name", ["l2", "weight_decay"])
+@pytest.mark.parametrize("kind", [NoHooks, OwnGradients])
+def test_an_optimizer_inside_another_is_found_under_any_name(kind, name):
+    net, other = twins()
+    plain = copy.deepcopy(net)
+    handle = attach(name, kind(sgd(net)), net, coef=0.3)
+    inner = sgd(other)
+    attach(name, inner, other, coef=0.3)
+    for _ in range(3):
+        for optimizer, of in ((kind(handle.optimizers[0]), net), (kind(inner), other), (kind(sgd(plain)), plain)):
+            plainly(optimizer, loss_of(of, data(1)[0]))
+    assert handle.steps == 3
+    assert difference(net, other) == 0
+    assert difference(net, plain) > 1e-3
+
+
+def test_an_optimizer_whose_step_calls_no_hooks_and_one_that_steps_in_two_parts_are_refused():
     net = plain_mlp()
-    # Sharpness-aware minimization as it is copied from repository to repository.
+    alone = type("Alone", (NoHooks,), {"step": lambda self: None})(sgd(net))
+    alone._base_optimizer = None
+    refused(lambda: attach("l2", alone, net), "Alone", "constructor")
     kind = type("SAM", (torch.optim.SGD,), dict.fromkeys(("first_step", "second_step"), lambda self: None))
-    optimizer = kind(net.parameters(), lr=0.1)
-    optimizer.base_optimizer = sgd(net)
-    refused(lambda: attach("l2", optimizer, net), "SAM", "base_optimizer")
+    refused(lambda: attach("l2", kind(net.parameters(), lr=0.1), net), "SAM", "second_step")
+
+
+@pytest.mark.parametrize("name", ["weight_decay", "orthogonal", "wrs"])
+def test_rates_are_known_where_gradients_are_gone_right_after_the_step(name):
+    net, other = twins()
+    forgets = sgd(net)
+    forgets.register_step_post_hook(lambda optimizer, *_: optimizer.zero_grad())
+    settings = {"norm_decay": 0.3} if name == "wrs" else {"coef": 0.3}
+    for of, optimizer in ((net, forgets), (other, sgd(other))):
+        attach(name, optimizer, of, **settings)
+        steps(of, optimizer, 3)
+    assert difference(net, other) == 0
+
+
+def test_a_module_without_weights_is_replaced_while_other_hooks_of_the_step_wait():
+    net = plain_mlp()
+    optimizer = sgd(net)
+    handles = [attach(name, optimizer, net) for name in ("l2", "weight_decay")]
+    steps(net, optimizer, 1)
+    net[1] = nn.Tanh()
+    steps(net, optimizer, 1)
+    assert [handle.steps for handle in handles] == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["churn", "feature_rank"])
+def test_penalties_of_outputs_leave_alone_what_roles_ignore(name):
+    net = plain_mlp()
+    optimizer = sgd(net)
+    attach(name, optimizer, net, coef=10.0, roles={"0.weight": "ignore"})
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(net, data(1)[0]).backward()
+        before = {name: p.grad.clone() for name, p in net.named_parameters()}
+        with torch.no_grad():
+            net[2].weight += 0.1  # else nothing has moved
+        optimizer.step()
+    assert torch.equal(net[0].weight.grad, before["0.weight"])
+    assert not torch.equal(net[2].weight.grad, before["2.weight"])
+
+
+def test_a_regularizer_of_one_network_is_not_attached_to_another():
+    one, other = plain_mlp(), plain_mlp()
+    regularizer = make_regularizer("hare_tortoise", one)
+    attach(regularizer, sgd(one), one)
+    refused(lambda: attach(regularizer, sgd(other), other), "another network")
+
+
+def test_a_state_of_other_shapes_is_refused_before_anything_has_changed():
+    net, wider = plain_mlp(), nn.Sequential(nn.Linear(9, 16), *[*plain_mlp()][1:])
+    handle, other = (attach("l2_init", sgd(of), of, coef=coef) for of, coef in ((net, 0.1), (wider, 0.2)))
+    before = {name: value.clone() for name, value in handle.state_dict().items()}
+    refused(lambda: handle.load_state_dict(other.state_dict()), "initial/0/weight", error=RuntimeError)
+    assert all(torch.equal(value, before[name]) for name, value in handle.state_dict().items())
+
+
+def test_a_step_that_raised_leaves_no_old_weights_to_decay():
+    net, other = twins()
+    optimizer, good = sgd(net), copy.deepcopy(net.state_dict())
+    attach("weight_decay", optimizer, net, coef=0.5)
+    attach("weight_decay", whole := sgd(other), other, coef=0.5)
+    stops = optimizer.register_step_pre_hook(lambda *_: 1 / 0)
+    with torch.no_grad():
+        net[0].weight *= 100
+    with pytest.raises(ZeroDivisionError):
+        steps(net, optimizer, 1)
+    stops.remove()
+    net.load_state_dict(good)
+    steps(net, optimizer, 1)
+    steps(other, whole, 1)
+    assert difference(net, other) == 0
+
+
+def test_ewc_acts_where_an_optimizer_holds_nothing_of_its_own_and_where_all_is_frozen_for_a_step():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizers = [sgd(net[0]), sgd(net[1])]
+    attach("ewc", optimizers, net, roles={"0.weight": "ignore", "0.bias": "ignore"})
+    for frozen in (False, True, False):
+        net[1].requires_grad_(not frozen)
+        net(torch.ones(3, 4)).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def test_a_closure_may_take_arguments():
+    class Passing(torch.optim.SGD):
+        def step(self, closure=None):
+            return closure(2, scale=3)
+
+    net = plain_mlp()
+    attach("l2", optimizer := Passing(net.parameters(), lr=0.1), net, coef=0.0)
+    assert optimizer.step(lambda x, scale: torch.tensor(float(x * scale))) == 6
+
+
+def test_names_with_slashes_are_not_mixed_up():
+    net = nn.ModuleDict({"a/b": nn.Linear(3, 3), "a": nn.ModuleDict({"b": nn.Linear(3, 5)}), "head": nn.Linear(3, 2)})
+    net.forward = lambda x: net["head"](net["a/b"](x)) + net["a"]["b"](x)[..., :2]
+    optimizer = sgd(net)
+    handle = attach("l2_init", optimizer, net, coef=1.0)
+    with torch.no_grad():
+        net["a/b"].weight += 1
+    again = {
+        "make": lambda: copy.deepcopy(net),
+        "make_regularizer": lambda of: make_regularizer("l2_init", of, coef=1.0),
+    }
+    make_intervention("periodic").apply_(net, optimizer, regularizer=handle.regularizer, **again)
+    assert handle.regularizer.penalty(net) == 0
+
+
+class AnotherDefaultDevice(TorchFunctionMode):
+    """Refuses what torch refuses after ``torch.set_default_device("cuda")``: numbers from the CPU's generator there."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in (torch.rand, torch.randn, torch.randperm, torch.randint) and kwargs.get("generator") is not None:
+            assert kwargs.get("device") is not None
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", sorted({*REGULARIZERS} - {"none"}))
+def test_another_default_device_changes_nothing(name):
+    net = plain_mlp()
+    optimizer, x = sgd(net), data(1)[0]
+    with AnotherDefaultDevice():
+        attach(name, optimizer, net, **({"coef": 0.1} if name == "churn" else {}))
+        for _ in range(2):
+            plainly(optimizer, loss_of(net, x))
+        make_intervention("redo").apply_(other := plain_mlp(), sgd(other), example=x)
 
 
 def test_a_regularizer_left_behind_by_a_new_optimizer_says_so_once_and_acts_again_where_it_is_attached_to_it():
