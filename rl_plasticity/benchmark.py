@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rl_plasticity import command_line
 from rl_plasticity.benchmarks import suites
-from rl_plasticity.benchmarks.suites import Method, Suite
+from rl_plasticity.benchmarks.suites import FRESH, NONE, Method, Suite
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.written import parse
 from rl_plasticity.errors import SettingsError, counted, nearest
@@ -94,15 +94,30 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
     if own.get("table", "markdown") != "markdown":
         raise SettingsError(f"table must be markdown, got {own['table']!r}")
     tasks, methods = _named("tasks", own, suite.tasks), list[Method]()
+    if "published" in own and (settings or "name" in own):
+        raise SettingsError("published= makes the runs of published methods: give it without name= and other settings")
     if "published" in own:
         methods = _named("published", own, suites.published())
         os.nice(19)
     elif settings:
         methods = [making.method(own.get("name"), settings)]
     known, status = rows.published(suite), 0
-    if not methods and "table" not in own:  # of methods with one name, the newest rows count
-        files, published = sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime), suites.published()
-        known += [row for path in files for row in rows.read(path) if row.method not in published]
+    shipped = {(row.method, row.task) for row in known}
+    known += [row for row in rows.read(place / f"{suite.name}.csv") if (row.method, row.task) not in shipped]
+    for task in tasks if settings else ():
+        if lacking := [
+            name for name in (NONE, FRESH) if not any(r.seed and r[1:3] == (task.name, name) for r in known)
+        ]:
+            raise SettingsError(
+                f"{suite.name} has no rows of {' and '.join(lacking)} on {task.name}: make them first by published="
+                f"{','.join(lacking)} tasks={task.name}, or leave the task out by tasks="
+            )
+    if not methods and "table" not in own:
+        published = suites.published()
+        for path in sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime):
+            newer = [row for row in rows.read(path) if row.method not in published]
+            names = {row.method for row in newer}  # of methods with one name, the newest counts
+            known = [row for row in known if row.method not in names] + newer
     for method in methods:
         made, status = making.make(method, place, tasks, launcher)
         if "published" in own:

@@ -2,6 +2,7 @@ import json
 import multiprocessing
 import os
 import re
+import shlex
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -127,11 +128,25 @@ def test_a_plug_is_scored_at_the_strength_that_other_seeds_chose_resumed_submitt
     request.getfixturevalue("forked")
     claimed = json.loads(file.read_text())
     assert claimed["sources"] == {"my_plug": {"__init__.py": "from my_plug.methods import Mine", "methods.py": PLUG}}
+    untouched = [{**row} for row in claimed["rows"]]
     for row in claimed["rows"]:
         row["raw"] = str(float(row["raw"]) + 0.2)
     file.write_text(json.dumps(claimed))
     assert command(["verify", str(file), "plugins=[my_plug]"]) == 1
     assert "DIFFERS: the mean is off by -0.2" in capfd.readouterr().out
+    for forged, named in {
+        "seeds": ({"seed": "0"}, "seed"),
+        "method": ({"method": "l2"}, "damaged"),
+        "suite": ({"suite": "quick"}, "damaged"),
+        "strength": ({"settings": "lr=1e-3 reg=mine reg.coef=7"}, "reg.coef=7"),
+        "number": ({"raw": "abc"}, "damaged"),
+    }.values():
+        file.write_text(json.dumps({**claimed, "rows": [{**row, **forged} for row in claimed["rows"]]}))
+        refused(lambda: command(["verify", str(file), "plugins=[my_plug]"]), named)
+    better = [{**row, "raw": "0.99"} if row["seed"] == "1" else row for row in untouched]
+    for processor in (claimed["rows"][0]["processor"], "another"):
+        file.write_text(json.dumps({**claimed, "rows": [{**row, "processor": processor} for row in better]}))
+        assert command(["verify", str(file), "plugins=[my_plug]"]) == 1
     claimed["rows"] = [{**row, "settings": "reg=l2 plugins=[antigravity]"} for row in claimed["rows"]]
     file.write_text(json.dumps(claimed))
     refused(lambda: command(["verify", str(file)]), "plugins")  # no file loads a module
@@ -174,6 +189,60 @@ def test_a_strength_that_does_not_stay_finite_takes_no_other_with_it(suite, capf
     assert "training" not in capfd.readouterr().out
     assert command(["quick"]) == 0
     assert re.search(r"^strong +[\d-]" if has_others else "^strong +not on all", capfd.readouterr().out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("choices", ["reg=l2,spectral", "net.widths=[4,4],[32,32]"])
+def test_of_several_values_of_any_setting_one_is_chosen_and_scored(suite, forked, choices):
+    assert command(["quick", choices, "name=chosen"]) == 0
+    (folder,) = (suite / "results/benchmark/quick-1").glob("chosen-*")
+    found = rows.read(folder / "rows.csv")
+    assert [row.seed for row in found] == ["0", "1", "2"]
+    name, _, values = choices.partition("=")
+    (of_row,) = {suites.as_given(shlex.split(row.settings))[name] for row in found}
+    assert of_row in values.replace("],[", "];[").split(";" if "[" in values else ",")
+
+
+def test_rows_of_no_method_and_fresh_networks_may_be_the_user_s_and_are_asked_for_before_anything_is_made(suite, capfd):
+    shipped = rows.read(suite / "suites/quick-1.csv")
+    (suite / "suites/quick-1.csv").unlink()
+    rows.write(suite / "suites/quick-1.csv", [row for row in shipped if row.method == "l2"])
+    refused(lambda: command(["quick", "reg=l2", "name=mine"]), "published=none,fresh", "labels")
+    refused(lambda: command(["quick", "reg=l2", "published=none,fresh"]), "published=")
+    assert not (suite / "results").exists()
+    (suite / "results/benchmark/quick-1").mkdir(parents=True)
+    rows.write(
+        suite / "results/benchmark/quick-1/quick-1.csv", [row for row in shipped if row.method in ("none", "fresh")]
+    )
+    assert command(["quick"]) == 0
+    assert re.search(r"^l2 +-?0\.", capfd.readouterr().out, re.MULTILINE)
+
+
+def test_of_two_methods_with_one_name_the_newest_counts_and_a_name_is_drawn_as_it_is(suite, capfd):
+    (suite / "suites/quick-1.yaml").write_text(SUITE + SUITE.partition("tasks:\n")[2].replace("labels:", "other:"))
+    of_task = {task: [row for row in rows.read(suite / "suites/quick-1.csv") if row[1:3] == (task, "l2")]
+               for task in ("labels", "other")}  # fmt: skip
+    for age, (folder, found) in enumerate(
+        {"old": of_task["labels"] + of_task["other"], "new": of_task["labels"]}.items()
+    ):
+        path = suite / f"results/benchmark/quick-1/{folder}/rows.csv"
+        path.parent.mkdir(parents=True)
+        rows.write(path, [row._replace(method=r"a $\q$") for row in found])
+        os.utime(path, (age, age))
+    assert command(["quick"]) == 0
+    assert re.search(r"^a \$\\q\$ +not on all tasks", capfd.readouterr().out, re.MULTILINE)
+    path.write_text(path.read_text().replace("processor,", "processor,what,"))
+    refused(lambda: command(["quick"]), "new/rows.csv")
+
+
+def test_rows_of_other_suites_other_seeds_and_numbers_that_are_not_finite_have_no_score(suite):
+    of_suite, shipped = suites.load("quick"), rows.read(suite / "suites/quick-1.csv")
+    l2 = next(row for row in shipped if row[1:3] == ("labels", "l2"))
+    before = rows.scores(of_suite, shipped)
+    stray = [l2._replace(suite="standard-1", raw="7"), l2._replace(seed="10", raw="7"), l2._replace(task="third")]
+    np.testing.assert_equal(rows.scores(of_suite, [*shipped, *stray]).values, before.values)
+    infinite = [row._replace(raw="inf") if row == l2 else row for row in shipped]
+    found = rows.scores(of_suite, infinite)
+    assert np.isnan(found.values[found.methods.index("l2"), 0])
 
 
 @pytest.mark.parametrize(("asked", "named"), [

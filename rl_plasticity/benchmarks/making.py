@@ -71,9 +71,9 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
     Raises:
         SettingsError: no task can be run with these settings.
     """
-    own = [*method.settings, *itertools.chain(*sorted(plugins.sources().items()))]
+    own = [method.name, *method.settings, *itertools.chain(*sorted(plugins.sources().items()))]
     digest = hashlib.sha256("\n".join(own).encode()).hexdigest()[:8]  # a plug that changes makes another method
-    folder = place / f"{re.sub(r'[^A-Za-z0-9.=+-]+', '_', method.name)[:60]}-{digest}"
+    folder = place / f"{in_folders(method.name)}-{digest}"
     found: list[Row] = []
     choosing: dict[Task, list[Run]] = {}
     tested: dict[Task, list[Run]] = {}
@@ -119,6 +119,11 @@ def make(method: Method, place: Path, tasks: Sequence[Task], launcher: Launcher)
     return rows.read(folder / "rows.csv"), status if status > 128 else int(not all(map(_has_ended, all_runs)))
 
 
+def in_folders(name: str) -> str:
+    """A method's name as part of a folder's."""
+    return re.sub(r"[^A-Za-z0-9.=+-]+", "_", name)[:60]
+
+
 def chosen(task: Task, own: Mapping[str, str], runs: Sequence[Run]) -> dict[str, str] | None:
     """A method's `own` settings, of several values that with the highest mean metric; None where no run has ended well.
 
@@ -127,7 +132,8 @@ def chosen(task: Task, own: Mapping[str, str], runs: Sequence[Run]) -> dict[str,
     """
     found, names = defaultdict[tuple[str, ...], list[float]](list), suites.varied(own)
     for run, metric in _read(task, runs):
-        found[tuple(as_written(run.settings[name]) for name in names)].append(metric)
+        chosen_of = (run.settings.get(name, run.settings.get(f"{name}.name")) for name in names)
+        found[tuple(map(as_written, chosen_of))].append(metric)
     if not found:
         return None
     best = max(found, key=lambda values: np.nan_to_num(np.mean(found[values]), nan=-np.inf))
@@ -163,7 +169,7 @@ def _one_by_one(task: Task, method: Method, runs: Sequence[Run]) -> list[Run]:
 def _diverged(run: Run) -> bool:
     """Whether a run ended because a number was not finite, as it would again."""
     entry = last_entry(RunFolder(run.folder))
-    return entry is not None and entry.word == "failed" and "finite" in entry.text
+    return entry is not None and entry.word == "failed" and re.search("(not|no longer) finite", entry.text) is not None
 
 
 def _has_ended(run: Run) -> bool:
@@ -182,6 +188,8 @@ def _say_what_lies_at_an_end(task: Task, own: Mapping[str, str], best: Mapping[s
     """Say which of a setting's values was best where it is the first or the last that was tried."""
     for name in suites.varied(own):
         tried = parse(f"{name}=[{own[name]}]")[1]
+        if all(isinstance(x, int | float) for x in tried):
+            tried.sort()
         if parse(f"{name}={best[name]}")[1] in (tried[0], tried[-1]) and len(tried) > 2:
             say(f"{task.name}: the best {name} is {best[name]}, at an end of {own[name]}; values beyond may do better")
 

@@ -15,7 +15,7 @@ from rl_plasticity.benchmarks import rows
 from rl_plasticity.benchmarks.rows import Row
 from rl_plasticity.benchmarks.scores import Scores
 from rl_plasticity.benchmarks.suites import FRESH, NONE, Suite
-from rl_plasticity.comparison.plotting import PAGE, PALETTE, STYLE, label_rows
+from rl_plasticity.comparison.plotting import PAGE, PALETTE, STYLE, label_rows, take_literally
 from rl_plasticity.comparison.report import document, figure_of, table_of
 from rl_plasticity.comparison.table import markdown
 from rl_plasticity.errors import SettingsError, counted, printable
@@ -100,8 +100,9 @@ def verdict(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> li
             others[word].append(other)
     number = sum(map(len, others.values()))
     counts = ", ".join(f"{word} {len(names)}" for word, names in others.items())
-    row = next(row for row in found if row.method == name and row.seed)
-    made = f"rl_plasticity {row.version}, {counted(scores.raw.shape[-1], 'seed')}, {row.processor}"
+    mine = [row for row in found if row.method == name and row.seed]
+    versions, processors = (", ".join(dict.fromkeys(each)) for each in zip(*[r[-1:-3:-1] for r in mine], strict=True))
+    made = f"rl_plasticity {versions}, {counted(scores.raw.shape[-1], 'seed')}, {processors}"
     return [
         f"{name} on {suite.name} ({made}): overall {overall}, rank {rank} [{lowest}, {highest}] of {number + 1}; "
         f"{counts} of {counted(number, 'other method')}",
@@ -127,6 +128,7 @@ def draw(suite: Suite, scores: Scores, mine: str | None) -> Figure:
     right.set_xticks(range(len(suite.tasks)), [*suite.tasks], rotation=40, ha="right", rotation_mode="anchor")
     right.set_title("score on each task")
     figure.colorbar(drawn, ax=right)
+    take_literally(figure)
     return figure
 
 

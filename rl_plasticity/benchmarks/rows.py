@@ -2,15 +2,17 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from filelock import FileLock
 
 from rl_plasticity.benchmarks.scores import Scores
 from rl_plasticity.benchmarks.suites import FOLDER, Suite
-from rl_plasticity.errors import refused
+from rl_plasticity.errors import SettingsError, refused
 from rl_plasticity.runs.files import write_text
 
 
@@ -38,7 +40,18 @@ def read(path: Path) -> list[Row]:
     if not path.exists():
         return []
     with refused(f"read {path}"), path.open(encoding="utf-8", newline="") as file:
-        return [Row(**row) for row in csv.DictReader(file)]
+        try:
+            return [parsed(row) for row in csv.DictReader(file)]
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"{path} has rows of another form: move it away") from error
+
+
+def parsed(row: Mapping[str, str]) -> Row:
+    """A row from what a file says; TypeError or ValueError if it has another form."""
+    found = Row(**row)
+    if found.seed:
+        int(found.seed), float(found.raw)
+    return found
 
 
 def published(suite: Suite) -> list[Row]:
@@ -50,21 +63,22 @@ def write(path: Path, rows: Iterable[Row]) -> None:
     """Write rows, sorted, in place of those of the same method and task."""
     fresh = [*rows]
     done = {(row.method, row.task) for row in fresh}
-    every = [row for row in read(path) if (row.method, row.task) not in done] + fresh
-    every.sort(key=lambda row: (*row[:3], row.seed.zfill(9)))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows(every)
-    write_text(path, out.getvalue())
+    with FileLock(path.with_name(f".{path.name}.lock")):  # another process may add the rows of other tasks
+        every = [row for row in read(path) if (row.method, row.task) not in done] + fresh
+        every.sort(key=lambda row: (*row[:3], row.seed.zfill(9)))
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(Row._fields)
+        writer.writerows(every)
+        write_text(path, out.getvalue())
 
 
 def scores(suite: Suite, rows: Sequence[Row]) -> Scores:
-    """The scores of all methods that have a row; NaN on tasks where they have not one for each seed."""
-    made = [row for row in rows if row.seed and row.task in suite.tasks]
+    """The scores of all methods that have a row; NaN on tasks where they have not a finite one for each seed."""
     methods, tasks = [*dict.fromkeys(row.method for row in rows)], [*suite.tasks]
-    seeds = sorted({row.seed for row in made}, key=int)
+    seeds = next(iter(suite.tasks.values())).seeds
     raw = np.full((len(methods), len(tasks), len(seeds)), np.nan)
-    for row in made:
-        raw[methods.index(row.method), tasks.index(row.task), seeds.index(row.seed)] = row.raw
+    for row in rows:
+        if row.suite == suite.name and row.task in tasks and row.seed in seeds and math.isfinite(float(row.raw)):
+            raw[methods.index(row.method), tasks.index(row.task), seeds.index(row.seed)] = row.raw
     return Scores(methods, raw)

@@ -12,7 +12,9 @@ A file ``NAME-VERSION.yaml`` beside this one describes a suite. It never changes
         lr: 1e-3,3e-3                   # the learning rates that are tried
         metric: task/train_accuracy     # the mean over its rows, or over the last ones
         last: 3
-        also: {reset: reset.every_tasks=1}    # for methods that have this setting, or ``reg=wrs``: this value
+        also: {reset: reset.every_updates=null reset.every_tasks=1}
+                                        # for methods with this setting, or ``reg=wrs``: these values. If the method
+                                        # gives one of them, the others are null
         fresh: reset=periodic           # what scores 1; `none` scores 0
         minutes: 1.5                    # of CPU, for a method with three strengths
 
@@ -28,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import yaml
 
 from rl_plasticity import plugins
-from rl_plasticity.configs.written import apart, by_name
+from rl_plasticity.configs.written import apart, by_name, each
 from rl_plasticity.errors import SettingsError, nearest
 
 if TYPE_CHECKING:
@@ -94,6 +96,12 @@ class Task:
 
         return train.command if self.command == "train" else supervised.command
 
+    @property
+    def seeds(self) -> list[str]:
+        """The seeds that are scored."""
+        given = {name: int(value) for name, value in as_given(shlex.split(self.test)).items()}
+        return [str(given["seed"] + i) for i in range(given["seeds"])]
+
     def own(self, method: Method) -> dict[str, str]:
         """A method's settings and the learning rates, by their names in the task's command."""
         called = CALLED[self.command]
@@ -111,11 +119,16 @@ class Task:
 
         found = as_given(shlex.split(self.settings))
         for condition, more in self.also.items():
-            if condition in [*own, *written(own)]:
-                found |= as_given(shlex.split(more))
+            if condition in [*(name for name in own if own[name] != "none"), *written(own)]:
+                added = as_given(shlex.split(more))
+                found |= dict.fromkeys(added, "null") if added.keys() & own.keys() else added
         found |= own
         for name in varied(own):
-            if name.startswith(SIDE_BY_SIDE) and "+" not in own.get(name.partition(".")[0], ""):  # not of a chain
+            if (
+                name.startswith(SIDE_BY_SIDE)
+                and "[" not in own[name]
+                and "+" not in own.get(name.partition(".")[0], "")
+            ):  # not of a chain
                 found[name] = f"[{own[name]}]"
         arguments = written(found | as_given(shlex.split(getattr(self, stage))))
         plugs = plugins.as_arguments(plugins.loaded)
@@ -139,8 +152,8 @@ def load(name: str) -> Suite:
     if not versions:
         raise SettingsError(f"there is no suite {name!r}{nearest(name, NAMES)}")
     tree = yaml.safe_load((FOLDER / f"{versions[-1]}.yaml").read_text("utf-8"))
-    each = tree.pop("tasks").items()
-    return Suite(versions[-1], {task: Task(task, versions[-1], **tree, **entry) for task, entry in each})
+    tasks = tree.pop("tasks").items()
+    return Suite(versions[-1], {task: Task(task, versions[-1], **tree, **entry) for task, entry in tasks})
 
 
 def published() -> dict[str, Method]:
@@ -156,7 +169,7 @@ def as_given(arguments: Iterable[str]) -> dict[str, str]:
 
 def varied(own: Mapping[str, str]) -> list[str]:
     """The names of the settings that have several values to choose from."""
-    return [name for name, value in own.items() if "," in value and not value.startswith("[")]
+    return [argument.partition("=")[0] for argument in written(own) if len(each(argument)) > 1]
 
 
 def written(settings: Mapping[str, str]) -> list[str]:

@@ -35,6 +35,7 @@ def test_strengths_train_side_by_side_and_learning_rates_apart(tmp_path):
     task = suites.load("quick").tasks["random-labels"]
     settings = ["reg=l2", "reg.coef=1e-4,1e-3", "layer_norm=true"]
     assert suites.varied(task.own(Method("mine", settings))) == ["lr", "reg.coef"]
+    assert suites.varied({"net.widths": "[4,4],[8,8]", "reg": "l2,swr", "net.shape": "[3,3]"}) == ["net.widths", "reg"]
     assert {"reg.coef=[1e-4,1e-3]", "net.layer_norm=true", "seeds=2", "lr=1e-3", "lr=3e-3"} <= arguments(settings)
     assert {"reg.coef=1e-3", "lr=1"} <= arguments(settings, "test", {"reg.coef": "1e-3", "lr": "1"})
     assert {"lr=7", "net.widths=[3,3]"} <= arguments(["lr=7", "net.widths=[3,3]"])  # a method's own come last
@@ -47,7 +48,12 @@ def test_what_a_suite_adds_for_a_setting_is_for_the_methods_that_have_it(tmp_pat
     task = suites.load("standard").tasks["pendulum-flipped"]
     assert "reset.every_tasks=1" in arguments("reset=head")
     assert "reset.every_tasks=1" not in arguments("reg=l2")
-    assert "reset.every_tasks=3" in arguments("reset=head", "reset.every_tasks=3")
+    assert "reset.every_tasks=1" not in arguments("reset=none", "reg=l2")
+    for given, other in (
+        ("reset.every_tasks=3", "reset.every_updates=null"),
+        ("reset.every_updates=9", "reset.every_tasks=null"),
+    ):
+        assert {given, other} <= {*arguments("reset=head", given)}
 
 
 @pytest.mark.parametrize(("given", "strengths"), [
