@@ -80,6 +80,8 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
     strata = _strata(runs, mix)
     usual = ("env.name",) if "train" in kinds else ("task.name", "data.name", "net.name")
     named = [name for name in strata if name.partition(".")[0] in STRATA] or [n for n in usual if n not in strata]
+    if any(name.startswith("env.") for name in named):
+        named = ["env.name", *named]
     left_out = IGNORED | {name for name in strata if not name.startswith("net")}
     alike: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
@@ -131,12 +133,12 @@ def labels(settings: Sequence[Settings], presets: Sequence[str] = ()) -> list[st
     keys = {name: last if lasts.count(last) == 1 else name for name, last in zip(differ, lasts, strict=True)}
     made = []
     for s, (reg, reset), preset in zip(settings, methods, presets or [""] * len(settings), strict=True):
-        own = usual.get(preset, {})
+        own, of_method = usual.get(preset, {}), reg if reset == "none" else f"{reg} + {reset}"
         parts = [preset] if preset in papers else []
         if with_method and not (parts and method(own) == (reg, reset)):
-            parts.append(reg if reset == "none" else f"{reg} + {reset}")
+            parts.append(of_method)
         parts += [f"{key}={short(s[name])}" for name, key in keys.items() if _tells(name, s, own, settings)]
-        made.append(" ".join(parts))
+        made.append(" ".join(parts) or of_method)
     return made
 
 
@@ -149,9 +151,10 @@ def default_baseline(groups: Sequence[Group], warnings: list[str]) -> Group | No
     if len(found) == 1:
         return found[0]
     if len(groups) > 1:
-        warnings.append(
-            "no baseline, so no gaps: every group has a method, and none has reset=periodic; give baseline=LABEL"
-        )
+        why = "every group has a method, and none has reset=periodic"
+        if found:
+            why = f"several groups have {'no method' if plain else 'reset=periodic'}"
+        warnings.append(f"no baseline, so no gaps: {why}; give baseline=LABEL")
     return None
 
 
@@ -251,8 +254,8 @@ def _one_of(a: Run, b: Run) -> Run:
 
 def _task(s: Settings, name: str) -> str:
     """The name of a run's task; tasks that follow each other are ``walker-stand, walker-walk in turn``."""
-    if not name.startswith("env."):
-        return short(s.get(name))
+    if name not in ("env.name", "env.sequence", "env.changes"):
+        return short(s.get(name)) if name.endswith(".name") else f"{name.rpartition('.')[2]}={short(s.get(name))}"
     sequence, changes = s.get("env.sequence") or (), s.get("env.changes") or ()
     text = f"{', '.join(sequence)} in turn" if sequence else short(s.get("env.name"))
     return f"{text} ({', '.join(changes)} changing)" if changes else text

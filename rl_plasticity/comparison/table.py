@@ -377,8 +377,8 @@ def mean(scores: Sequence[Array], enough: int = FEW) -> Estimate:
     """The mean over tasks of the mean of the finite scores, with Student's interval where each task has `enough`."""
     finite = _finite(scores)
     fewest, n = min(map(len, finite)), sum(map(len, finite))
-    interval = statistics.student_interval(finite) if fewest >= max(2, enough) else None
-    return Estimate(float(statistics.mean(finite)) if fewest else math.nan, interval, n)
+    low, high = statistics.student_interval(finite) if fewest >= max(2, enough) else (0.0, 0.0)
+    return Estimate(float(statistics.mean(finite)) if fewest else math.nan, (low, high) if low < high else None, n)
 
 
 def gap(x: Sequence[Mapping[int, float]], y: Sequence[Mapping[int, float]], level: float = 0.95) -> Estimate:

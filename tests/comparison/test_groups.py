@@ -78,6 +78,26 @@ def test_mixed_tasks_are_strata_of_one_group_and_a_mixed_net_is_a_group(tmp_path
     assert [[*g.tasks] for g in nets] == [["random_labels digits"]] * 2  # so that they can be compared
 
 
+def test_an_environment_with_another_setting_is_another_task(tmp_path):
+    runs = runs_of(tmp_path, ["env.action_repeat=2"], ["env.action_repeat=4"])
+    (g,) = group(runs, ["env.action_repeat"])
+    assert {task: len(of) for task, of in g.tasks.items()} == {
+        "cheetah-run action_repeat=2": 2, "cheetah-run action_repeat=4": 2,
+    }  # fmt: skip
+
+
+def test_no_label_is_empty(tmp_path):
+    once = ["reset=periodic", "reset_once_after_updates=1000"]
+    assert labels_of(tmp_path, ["reset=periodic"], once)[0] == "none + periodic"
+
+
+@pytest.mark.parametrize(("first", "second", "why"), [
+    ("agent.lr=1e-3", "reg=none", "several groups have no method"), ("reg=l2", "reg=swr", "every group has a method"),
+])  # fmt: skip
+def test_a_missing_baseline_is_said_with_its_cause(tmp_path, first, second, why):
+    assert [w for w in summarize(group(runs_of(tmp_path, [first], [second]))).warnings if why in w]
+
+
 def test_a_misspelt_mix_and_the_two_commands_together_are_refused(tmp_path):
     runs = runs_of(tmp_path / "a", ["reg=none"], ["env=walker-run", "total_env_steps=5"])
     refused(lambda: group(runs, ["env.name"]), "mix=env.name,total_env_steps")
