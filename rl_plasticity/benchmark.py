@@ -3,15 +3,18 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rl_plasticity import command_line
 from rl_plasticity.benchmarks import suites
-from rl_plasticity.benchmarks.suites import FRESH, NONE, Method, Suite
+from rl_plasticity.benchmarks.suites import FRESH, NONE, Method, Suite, Task
 from rl_plasticity.configs import schema
 from rl_plasticity.configs.written import parse
 from rl_plasticity.errors import SettingsError, counted, nearest
 from rl_plasticity.paths import expanded
+
+if TYPE_CHECKING:
+    from rl_plasticity.benchmarks.rows import Row
 
 T = TypeVar("T")
 HELP = """python -m rl_plasticity.benchmark [SUITE [name=value ...]]
@@ -101,23 +104,11 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
         os.nice(19)
     elif settings:
         methods = [making.method(own.get("name"), settings)]
-    known, status = rows.published(suite), 0
-    shipped = {(row.method, row.task) for row in known}
-    known += [row for row in rows.read(place / f"{suite.name}.csv") if (row.method, row.task) not in shipped]
-    for task in tasks if settings else ():
-        if lacking := [
-            name for name in (NONE, FRESH) if not any(r.seed and r[1:3] == (task.name, name) for r in known)
-        ]:
-            raise SettingsError(
-                f"{suite.name} has no rows of {' and '.join(lacking)} on {task.name}: make them first by published="
-                f"{','.join(lacking)} tasks={task.name}, or leave the task out by tasks="
-            )
+    known, status = rows.known(suite, place), 0
+    if settings:
+        _require_ends(suite, tasks, known)
     if not methods and "table" not in own:
-        published = suites.published()
-        for path in sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime):
-            newer = [row for row in rows.read(path) if row.method not in published]
-            names = {row.method for row in newer}  # of methods with one name, the newest counts
-            known = [row for row in known if row.method not in names] + newer
+        known = rows.with_own(known, place, suites.published())
     for method in methods:
         made, status = making.make(method, place, tasks, launcher)
         if "published" in own:
@@ -129,6 +120,17 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
     if mine in (None, *(row.method for row in known)):
         page.show(suite, known, mine, None if "table" in own else place)
     return status
+
+
+def _require_ends(suite: Suite, tasks: Sequence[Task], known: Sequence["Row"]) -> None:
+    """Raises SettingsError if a task has no rows of what scores 0 and 1, before a method is trained for it."""
+    there = {(row.task, row.method) for row in known if row.seed}
+    for task in tasks:
+        if lacking := [name for name in (NONE, FRESH) if (task.name, name) not in there]:
+            raise SettingsError(
+                f"{suite.name} has no rows of {' and '.join(lacking)} on {task.name}: make them first by published="
+                f"{','.join(lacking)} tasks={task.name}, or leave the task out by tasks="
+            )
 
 
 def _named(option: str, own: Mapping[str, str], known: Mapping[str, T]) -> list[T]:

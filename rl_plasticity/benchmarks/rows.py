@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,6 +57,23 @@ def parsed(row: Mapping[str, str]) -> Row:
 def published(suite: Suite) -> list[Row]:
     """The rows that come with the package."""
     return read(FOLDER / f"{suite.name}.csv")
+
+
+def known(suite: Suite, place: Path) -> list[Row]:
+    """The rows that come with the package and, of methods and tasks without any, those that were made in `place`."""
+    shipped = published(suite)
+    there = {(row.method, row.task) for row in shipped}
+    return shipped + [row for row in read(place / f"{suite.name}.csv") if (row.method, row.task) not in there]
+
+
+def with_own(known: Sequence[Row], place: Path, published: Container[str]) -> list[Row]:
+    """The known rows and those of the user's own methods. Of methods with one name, the newest counts."""
+    every = [*known]
+    for path in sorted(place.glob("*/rows.csv"), key=lambda path: path.stat().st_mtime):
+        newer = [row for row in read(path) if row.method not in published]
+        names = {row.method for row in newer}
+        every = [row for row in every if row.method not in names] + newer
+    return every
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:

@@ -78,10 +78,7 @@ def group(runs: Sequence[Run], mix: Sequence[str] = (), leave_out: Sequence[str]
             "compare them separately"
         )
     strata = _strata(runs, mix)
-    usual = ("env.name",) if "train" in kinds else ("task.name", "data.name", "net.name")
-    named = [name for name in strata if name.partition(".")[0] in STRATA] or [n for n in usual if n not in strata]
-    if any(name.startswith("env.") for name in named):
-        named = ["env.name", *named]
+    named = _naming(strata, "train" in kinds)
     left_out = IGNORED | {name for name in strata if not name.startswith("net")}
     alike: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
@@ -194,6 +191,13 @@ def _tells(name: str, s: Settings, own: Settings, settings: Sequence[Settings]) 
         return True
     peers = [o.get(name) for o in settings if o.get(f"{choice}.name") == s.get(f"{choice}.name")]
     return len({_canonical(value) for value in peers}) > 1
+
+
+def _naming(strata: Sequence[str], of_rl: bool) -> list[str]:
+    """The settings whose values name a run's task: those in which runs differ, or else the usual ones."""
+    usual = ("env.name",) if of_rl else ("task.name", "data.name", "net.name")
+    named = [name for name in strata if name.partition(".")[0] in STRATA] or [n for n in usual if n not in strata]
+    return ["env.name", *named] if any(name.startswith("env.") for name in named) else named
 
 
 def _strata(runs: Sequence[Run], mix: Sequence[str]) -> list[str]:
