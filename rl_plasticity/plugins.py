@@ -179,11 +179,8 @@ def files_of(module: str) -> dict[str, str]:
 def _keep_source(module: str) -> None:
     """Read the source when it is imported: its files may be edited while the process runs."""
     spec = sys.modules[module].__spec__  # another one after a reload
-    if (
-        module.partition(".")[0] in ("rl_plasticity", "rl_plasticity_zoo")
-        or spec is None
-        or _files.get(module, (None,))[0] is spec
-    ):
+    is_ours = module.partition(".")[0] in ("rl_plasticity", "rl_plasticity_zoo")
+    if is_ours or spec is None or _files.get(module, (None,))[0] is spec:
         return
     folders = [*map(Path, spec.submodule_search_locations or ())]
     files = sorted((path, folder) for folder in folders for path in folder.rglob("*.py"))

@@ -382,6 +382,13 @@ def test_a_plug_cannot_take_the_name_of_another(module):
     refused(lambda: plugins.load(["two"]), "'taken'", "another plug, one")
 
 
+def test_the_source_of_a_plug_is_kept_although_its_name_begins_like_the_package_s(module):
+    module("MINE = 1", "rl_plasticity_mine")
+    plugins.load(["rl_plasticity_mine"])
+    assert plugins.files_of("rl_plasticity_mine") == {"rl_plasticity_mine.py": "MINE = 1"}
+    assert "rl_plasticity_zoo" not in plugins.sources()
+
+
 def test_a_run_made_with_a_plug_or_its_metrics_says_what_to_add(tmp_path, module, monkeypatch):
     module(A_METRIC)
     with without_what_plugs_add(monkeypatch, tmp_path):
