@@ -99,6 +99,8 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
     tasks, methods = _named("tasks", own, suite.tasks), list[Method]()
     if "published" in own and (settings or "name" in own):
         raise SettingsError("published= makes the runs of published methods: give it without name= and other settings")
+    if "name" in own and not settings:
+        raise SettingsError("name= names a method: give its settings too, such as reg=mine")
     if "published" in own:
         methods = _named("published", own, suites.published())
         os.nice(19)

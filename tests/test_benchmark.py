@@ -257,6 +257,7 @@ def test_rows_of_other_suites_other_seeds_and_numbers_that_are_not_finite_have_n
     (["quick", "reg=l2", "tasks=label"], ["label", "labels"]),
     (["quick", "reg=l2", "name=l2"], ["l2", "published"]),
     (["quick", "published=l3"], ["l3", "l2"]),
+    (["quick", "name=mine"], ["name=", "settings"]),
     (["submit"], ["submit", "folder"]),
     (["verify", "nothing.json"], ["nothing.json"]),
     (["quick", "--verbose"], ["--verbose"]),

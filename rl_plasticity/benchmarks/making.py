@@ -53,7 +53,7 @@ def method(name: str | None, settings: Sequence[str]) -> Method:
         for group in ("reg", "reset"):
             coef = KINDS[group].settings(given.get(group, "none")).get("coef")
             is_given = any(key.startswith(f"{group}.") and key.endswith(".coef") for key in given)
-            if coef and isinstance(coef.default, float) and not is_given:
+            if coef and type(coef.default) in (int, float) and not is_given:
                 strengths = (as_written(coef.default * factor) for factor in (0.1, 1.0, 10.0))
                 more = [f"{group}.coef={','.join(strengths)}"]
                 break
