@@ -151,6 +151,7 @@ class Attached:
         self._whole, self._called = whole, called
         self._additions: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
         self._stepped: set[Optimizer] = set()  # since the last projection
+        self._repeated = 0  # steps of those that had stepped already
         self._lrs: dict[str, float] = {}  # of what was stepped since then
         for optimizer in optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._before))
@@ -283,6 +284,13 @@ class Attached:
         _check_one_process(self.regularizer)  # processes may have begun since
         for method, _ in () if self._stepped else self.regularizer.methods(self.net):
             method.prepared = False  # a step that raised may have left it so
+        self._repeated += optimizer in self._stepped
+        if self._repeated == _WAITS and any(method.projects for method, _ in self.regularizer.methods(self.net)):
+            idle = ", ".join(type(one).__name__ for one in self.optimizers if one not in self._stepped)
+            warn(
+                f"{type(self.regularizer).__name__} projects when all its optimizers have stepped, and {idle} has not "
+                f"for {_WAITS} steps of others: give those that step, by handle.grow(optimizer=...)"
+            )
         closure = kwargs["closure"] if "closure" in kwargs else next(iter(args[1:]), None)
         if not callable(closure):
             self._regularize(optimizer)
@@ -299,7 +307,7 @@ class Attached:
         self._stepped.add(optimizer)
         if len(self._stepped) == len(self.optimizers):
             self._stepped.clear()
-            self._inputs = None
+            self._repeated, self._inputs = 0, None
             with torch.no_grad(), self.regularizer.outside_autocast():
                 reset = self.regularizer.project_(self.net, *self.regularizer.given_lr(self._lrs))
                 if reset:  # else the optimizer's state need not have moments
@@ -477,6 +485,7 @@ def _stayed(was: Tensor | None, now: Tensor) -> bool:
 
 
 _CHANGES = 4  # optimizers may take turns
+_WAITS = 20  # one may step more often than another
 
 
 class _Alive(weakref.WeakSet[Attached]):

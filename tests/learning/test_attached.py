@@ -805,6 +805,22 @@ def test_ewc_acts_where_an_optimizer_holds_nothing_of_its_own_and_where_all_is_f
             optimizer.step()
 
 
+def test_an_optimizer_that_no_longer_steps_while_others_do_is_said_once():
+    net = plain_mlp()
+    first, second = (torch.optim.SGD(net[i].parameters(), lr=0.1) for i in (0, 2))
+    attach("hypersphere", [first, second], net, only=[net[0].weight, net[2].weight])
+
+    def train():
+        for step in range(60):
+            loss_of(net, data(1)[0]).backward()
+            for optimizer in (first, second)[step > 5 :]:
+                optimizer.step()
+
+    with pytest.warns(UserWarning, match=r"Hypersphere projects.*SGD has not.*handle\.grow\(optimizer=") as said:
+        train()
+    assert len(said) == 1
+
+
 def test_a_closure_may_take_arguments():
     class Passing(torch.optim.SGD):
         def step(self, closure=None):
