@@ -97,15 +97,15 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
     if own.get("table", "markdown") != "markdown":
         raise SettingsError(f"table must be markdown, got {own['table']!r}")
     tasks, methods = _named("tasks", own, suite.tasks), list[Method]()
-    if "published" in own and (settings or "name" in own):
-        raise SettingsError("published= makes the runs of published methods: give it without name= and other settings")
-    if "name" in own and not settings:
-        raise SettingsError("name= names a method: give its settings too, such as reg=mine")
     if "published" in own:
+        if settings or "name" in own:
+            raise SettingsError("published= takes the published methods' settings: give it without name= and others")
         methods = _named("published", own, suites.published())
         os.nice(19)
     elif settings:
         methods = [making.method(own.get("name"), settings)]
+    elif "name" in own:
+        raise SettingsError("name= names a method: give its settings too, such as reg=mine")
     known, status = rows.known(suite, place), 0
     if settings:
         _require_ends(suite, tasks, known)

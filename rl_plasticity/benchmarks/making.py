@@ -132,8 +132,8 @@ def chosen(task: Task, own: Mapping[str, str], runs: Sequence[Run]) -> dict[str,
     """
     found, names = defaultdict[tuple[str, ...], list[float]](list), suites.varied(own)
     for run, metric in _read(task, runs):
-        chosen_of = (run.settings.get(name, run.settings.get(f"{name}.name")) for name in names)
-        found[tuple(map(as_written, chosen_of))].append(metric)
+        values = (run.settings.get(name, run.settings.get(f"{name}.name")) for name in names)
+        found[tuple(map(as_written, values))].append(metric)
     if not found:
         return None
     best = max(found, key=lambda values: np.nan_to_num(np.mean(found[values]), nan=-np.inf))
@@ -158,7 +158,7 @@ def _train(of_tasks: Mapping[Task, Sequence[Run]], launcher: Launcher) -> int:
 
 def _one_by_one(task: Task, method: Method, runs: Sequence[Run]) -> list[Run]:
     """Runs of single strengths, for those in which several trained side by side and one did not stay finite."""
-    names, apart = suites.varied(task.own(method)), list[Run]()
+    names, apart = suites.side_by_side(task.own(method)), list[Run]()
     for run in filter(_diverged, runs):
         own = [a.replace("=[", "=").rstrip("]") if a.partition("=")[0] in names else a for a in run.arguments]
         if own != [*run.arguments]:

@@ -101,7 +101,8 @@ def verdict(suite: Suite, scores: Scores, found: Sequence[Row], name: str) -> li
     number = sum(map(len, others.values()))
     counts = ", ".join(f"{word} {len(names)}" for word, names in others.items())
     mine = [row for row in found if row.method == name and row.seed]
-    versions, processors = (", ".join(dict.fromkeys(each)) for each in zip(*[r[-1:-3:-1] for r in mine], strict=True))
+    versions = ", ".join(dict.fromkeys(row.version for row in mine))
+    processors = ", ".join(dict.fromkeys(row.processor for row in mine))
     made = f"rl_plasticity {versions}, {counted(scores.raw.shape[-1], 'seed')}, {processors}"
     return [
         f"{name} on {suite.name} ({made}): overall {overall}, rank {rank} [{lowest}, {highest}] of {number + 1}; "

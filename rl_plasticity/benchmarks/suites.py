@@ -46,7 +46,7 @@ CALLED = {  # settings of a method that both commands have, by their names there
 }
 # What a method may set; the rest is the task's. So a file of somebody else's rows names no module to load: no plugins.
 SETTINGS = ("reg", "reset", "agent", "net", "optimizer", "lr", "batch_size", "layer_norm", "injected_layers")
-SIDE_BY_SIDE = ("reg.", "reset.")  # settings whose values train in one process
+SIDE_BY_SIDE = ("reg.", "reset.")
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,7 @@ class Task:
                 added = as_given(shlex.split(more))
                 found |= dict.fromkeys(added, "null") if added.keys() & own.keys() else added
         found |= own
-        for name in varied(own):
-            if (
-                name.startswith(SIDE_BY_SIDE)
-                and "[" not in own[name]
-                and "+" not in own.get(name.partition(".")[0], "")
-            ):  # not of a chain
-                found[name] = f"[{own[name]}]"
+        found |= {name: f"[{own[name]}]" for name in side_by_side(own)}
         arguments = written(found | as_given(shlex.split(getattr(self, stage))))
         plugs = plugins.as_arguments(plugins.loaded)
         return sweep.runs(self.makes.kind, [*plugs, *arguments, f"out={out / self.name / stage}"])
@@ -170,6 +164,12 @@ def as_given(arguments: Iterable[str]) -> dict[str, str]:
 def varied(own: Mapping[str, str]) -> list[str]:
     """The names of the settings that have several values to choose from."""
     return [argument.partition("=")[0] for argument in written(own) if len(each(argument)) > 1]
+
+
+def side_by_side(own: Mapping[str, str]) -> list[str]:
+    """The names of the settings whose values train in one process: a method's, but not a chain's, and no lists."""
+    of_method = [name for name in varied(own) if name.startswith(SIDE_BY_SIDE) and "[" not in own[name]]
+    return [name for name in of_method if "+" not in own.get(name.partition(".")[0], "")]
 
 
 def written(settings: Mapping[str, str]) -> list[str]:

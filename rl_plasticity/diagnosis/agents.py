@@ -101,7 +101,7 @@ def better_actions(value: Callable[[Tensor], Tensor], act: Tensor) -> Tensor:
     Args:
         value: the values ``[*runs, n]`` of actions ``[*runs, n, act_dim]`` in as many states.
     """
-    generator = torch.Generator("cpu").manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     with torch.enable_grad():
         best, most = act, value(act).detach()
         for start in range(STARTS):

@@ -68,11 +68,10 @@ class TrialTask:
 
     def begin(self, net: nn.Module) -> Loss:
         """The loss, for a network that is about to learn the task."""
-        batches, generator = self.of_arm(net), torch.Generator("cpu").manual_seed(self.seed)
+        batches, generator = self.of_arm(net), torch.Generator().manual_seed(self.seed)
         passes = math.ceil(self.updates / len(batches))
-        order = torch.cat(
-            [torch.randperm(len(batches), generator=generator, device="cpu") for _ in range(passes)]
-        ).tolist()
+        drawn = [torch.randperm(len(batches), generator=generator, device="cpu") for _ in range(passes)]
+        order = torch.cat(drawn).tolist()
 
         def loss(net: nn.Module, t: int) -> Tensor:
             inputs, *targets = batches[order[t]]
@@ -153,7 +152,7 @@ class Bank:
 
     def batches(self, seed: int, *values: Any) -> Batches:
         """All inputs and these values, in batches of `BATCH` or a few more rows that are drawn."""
-        order = torch.randperm(self.size, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+        order = torch.randperm(self.size, generator=torch.Generator().manual_seed(seed), device="cpu")
 
         def rows(x: Tensor, where: Tensor) -> Tensor:
             return x.index_select(self.axis, where.to(x.device))
@@ -231,7 +230,7 @@ def drawn_task(nets: Sequence[nn.Module], bank: Bank, seed: int, updates: int) -
     call = called if torch.equal(flat, outputs_of(nets[0], bank)[1]) else before_bounds
     scale = reduce(torch.maximum, [outputs_of(net, bank, call)[1].std(bank.axis, keepdim=True) for net in nets])
     scale = torch.where(scale > 0, scale, 1)
-    change = _teacher(bank, flat.shape[-1], torch.Generator("cpu").manual_seed(seed)).to(flat)
+    change = _teacher(bank, flat.shape[-1], torch.Generator().manual_seed(seed)).to(flat)
 
     def batches(net: nn.Module) -> Batches:
         return bank.batches(seed, outputs_of(net, bank, call)[1] + scale * change)
@@ -258,14 +257,13 @@ def own_task(bank: Bank, criterion: Criterion, targets: Any, seed: int, updates:
     Args:
         targets: those of all inputs that were given, ``[*runs, n, ...]``.
     """
-    generator = torch.Generator("cpu").manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
 
     def drawn(y: Tensor) -> Tensor:
         if y.is_floating_point() or y.ndim > bank.axis + 1:
             return y.index_select(bank.axis, torch.randperm(bank.size, generator=generator, device="cpu").to(y.device))
-        shares = torch.rand(bank.size, generator=generator, device="cpu").to(
-            y.device
-        )  # each run draws as it does alone
+        # Each run draws as it does alone.
+        shares = torch.rand(bank.size, generator=generator, device="cpu").to(y.device)
         occurring: list[Tensor] = [labels.unique() for labels in y.reshape(-1, bank.size)]
         return torch.stack([values[(shares * len(values)).long()] for values in occurring]).reshape(y.shape)
 

@@ -150,6 +150,7 @@ class Attached:
         self.regularizer, self.net, self.optimizers = regularizer, net, optimizers
         self._whole, self._called = whole, called
         self._additions: dict[Optimizer, dict[str, Tensor]] = {}  # gradients of the penalty that each has yet to add
+        self._acts_on = {name for _, name in _acted_on(regularizer, net)}
         self._stepped: set[Optimizer] = set()  # since the last projection
         self._repeated = 0  # steps of those that had stepped already
         self._lrs: dict[str, float] = {}  # of what was stepped since then
@@ -169,8 +170,7 @@ class Attached:
     def _watch_net(self) -> None:
         """Look at the calls of the network, and remember what it consists of now."""
         regularizer, net, called = self.regularizer, self.net, self._called
-        while self._hooks_of_net:
-            self._hooks_of_net.pop().remove()
+        _remove(self._hooks_of_net)
         if regularizer.looks_at_data:
             begins, ends = _Hook(self, Attached._begins), _Hook(self, Attached._ends)
             self._hooks_of_net.append(called.register_forward_pre_hook(begins, with_kwargs=True))
@@ -232,9 +232,8 @@ class Attached:
 
     def remove(self) -> None:
         """Detach the regularizer and leave the loop as it was before; may be called twice."""
-        for hooks in (self._hooks, self._hooks_of_net):
-            while hooks:
-                hooks.pop().remove()
+        _remove(self._hooks)
+        _remove(self._hooks_of_net)
         self._additions, self._inputs, self._under_way = {}, None, None
         _ALIVE.discard(self)
 
@@ -347,11 +346,10 @@ class Attached:
         changes = dict.fromkeys(change for method, name in acted_on if (change := method.change_of(self.net, name)))
         held = {name for optimizer in self.optimizers for name in _held(optimizer, self.net)}
         replaced = [name for name, p in self.net.named_parameters() if self._parameters.get(name) is not p]
-        acted = {name for _, name in acted_on}
         for name in replaced:
             if name not in self._parameters and name in held:
                 changes[f"{name!r} is new"] = None
-            elif name in acted and name not in held and self.net.get_parameter(name).requires_grad:
+            elif name in self._acts_on and name not in held and self.net.get_parameter(name).requires_grad:
                 changes[f"{name!r} was replaced, and no attached optimizer holds it"] = None
         return [*changes]
 
@@ -364,8 +362,7 @@ class Attached:
             return
         changed = self._now() != self._there
         if changed or optimizer not in self._others:
-            names = {name for _, name in _acted_on(self.regularizer, self.net)}
-            self._others[optimizer] = bool(names & _held(optimizer, self.net, frozen=True).keys())
+            self._others[optimizer] = bool(self._acts_on & _held(optimizer, self.net, frozen=True).keys())
         if self._others[optimizer]:
             self._missed += 1
             if self._missed == (1 if changed else _CHANGES):
@@ -417,7 +414,7 @@ class Attached:
                 _add_gradient_(name, held[name], addition if scale is None else addition * scale.to(addition.device))
             if self.regularizer.uses_lr:
                 self._lrs |= self._rates(optimizer)
-            if observe and held.keys() & {name for _, name in _acted_on(self.regularizer, self.net)}:
+            if observe and held.keys() & self._acts_on:
                 self.regularizer.observe_(self.net, {name: _unscaled(p, scale) for name, p in held.items()})
 
     def _penalize(self) -> None:
@@ -444,6 +441,11 @@ class Attached:
         by_name = {name: g for name, g in zip(parameters, found, strict=bool(found)) if g is not None}
         self._additions = {o: {name: by_name[name] for name in own if name in by_name} for o, own in held.items()}
         self.penalty = penalty.detach()
+
+
+def _remove(hooks: list[Any]) -> None:
+    while hooks:
+        hooks.pop().remove()
 
 
 class _Hook:

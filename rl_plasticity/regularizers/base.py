@@ -20,7 +20,6 @@ from rl_plasticity.structure.layer import (
     Layer,
     SomeRuns,
     Widened,
-    innermost,
     is_parameter,
     is_trained,
     lookup,
@@ -462,8 +461,7 @@ class Regularizer(nn.Module):
 
     def _not_acted_on(self, net: nn.Module) -> dict[str, Tensor]:
         """The parameters that are not trained or that ``roles`` or ``only`` leave out, as constants."""
-        names = (name for name, _ in innermost(net).named_parameters() if name not in self.structure.trained)
-        return {name: lookup(net, name).detach() for name in names}
+        return {name: lookup(net, name).detach() for name in self.shapes if name not in self.structure.trained}
 
     def _selected(self, net: nn.Module, of: str) -> list[str]:
         """The trainable parameters that `of` (`Of`) selects, each name once; raises ValueError if there is none."""
@@ -598,13 +596,14 @@ class Regularizer(nn.Module):
         Raises:
             RuntimeError: the state belongs to another method or network; nothing has changed then.
         """
-        if wrong := sorted(self.state_dict().keys() ^ state_dict.keys()):
+        own = self.state_dict()
+        if wrong := sorted(own.keys() ^ state_dict.keys()):
             where = "the state" if wrong[0] in state_dict else "the regularizer"
             raise RuntimeError(
                 f"the state does not fit this {type(self).__name__}: {wrong[0]!r} is only in {where}. The state is "
                 "from another method or network, or was made with other settings (roles=, only=, heads=)"
             )
-        for name, mine in self.state_dict().items():
+        for name, mine in own.items():
             if mine.shape != state_dict[name].shape:
                 raise RuntimeError(
                     f"the state does not fit this {type(self).__name__}: {name!r} is {[*mine.shape]}, in the state "

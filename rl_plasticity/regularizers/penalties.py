@@ -208,7 +208,7 @@ class Spectral(Regularizer):
         self._require(told, "trainable layer")
         self._act_on(net, self.layers, least_axes=0)
         self.k = k
-        generator = torch.Generator("cpu").manual_seed(0)  # leaves the global random state alone
+        generator = torch.Generator().manual_seed(0)  # leaves the global random state alone
         for layer in self.layers:
             matrix = layer.matrix(net)
             if matrix is None:

@@ -134,7 +134,7 @@ class SoftWeightRescaling(Regularizer):
     @torch.no_grad()
     def _try(self, net: nn.Module, example: Example) -> None:
         """Test that scope="preserving" keeps the function on the example, for grown weights and a strength of 1/2."""
-        generator = torch.Generator("cpu").manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         grown = {name: lookup(net, name).detach().double() for name in self.structure.trained}
         grown = {
             name: value * (1 + 2 * torch.rand((), generator=generator, device="cpu").item())

@@ -58,7 +58,7 @@ def recyclable(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -
 
 
 def _moves(net: nn.Module, units: Sequence[HiddenLayer], example: Example) -> bool:
-    generator = torch.Generator("cpu").manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     names = {n for u in units for layer in u.layers for n in layer.parameter_names}
     silent = {name: lookup(net, name).detach().double().clone() for name in names}
     other = {name: tensor.clone() for name, tensor in silent.items()}

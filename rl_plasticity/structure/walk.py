@@ -486,7 +486,7 @@ class Walk:
             if node.role != "gain" or self.runs or owner is None or owner._modules:
                 continue
             like = self.net.get_parameter(node.name)
-            generator = torch.Generator("cpu").manual_seed(0)
+            generator = torch.Generator().manual_seed(0)
             x = torch.randn(3, like.shape[-1], generator=generator, device="cpu").to(like)
             try:
                 with aside(owner) as called, torch.no_grad():

@@ -36,6 +36,9 @@ def test_strengths_train_side_by_side_and_learning_rates_apart(tmp_path):
     settings = ["reg=l2", "reg.coef=1e-4,1e-3", "layer_norm=true"]
     assert suites.varied(task.own(Method("mine", settings))) == ["lr", "reg.coef"]
     assert suites.varied({"net.widths": "[4,4],[8,8]", "reg": "l2,swr", "net.shape": "[3,3]"}) == ["net.widths", "reg"]
+    several = {"reg": "l2", "reg.coef": "1,2", "net.widths": "[4,4],[8,8]", "lr": "1,2"}
+    assert suites.side_by_side(several) == ["reg.coef"]
+    assert suites.side_by_side(several | {"reg": "l2+swr"}) == []
     assert {"reg.coef=[1e-4,1e-3]", "net.layer_norm=true", "seeds=2", "lr=1e-3", "lr=3e-3"} <= arguments(settings)
     assert {"reg.coef=1e-3", "lr=1"} <= arguments(settings, "test", {"reg.coef": "1e-3", "lr": "1"})
     assert {"lr=7", "net.widths=[3,3]"} <= arguments(["lr=7", "net.widths=[3,3]"])  # a method's own come last
