@@ -125,14 +125,13 @@ def score(suite: Suite, settings: Sequence[str], own: dict[str, str], out: Path)
 
 
 def _require_ends(suite: Suite, tasks: Sequence[Task], known: Sequence["Row"]) -> None:
-    """Raises SettingsError if a task has no rows of what scores 0 and 1, before a method is trained for it."""
+    """Raises SettingsError if tasks lack rows of what scores 0 and 1, before a method is trained for them."""
     there = {(row.task, row.method) for row in known if row.seed}
-    for task in tasks:
-        if lacking := [name for name in (NONE, FRESH) if (task.name, name) not in there]:
-            raise SettingsError(
-                f"{suite.name} has no rows of {' and '.join(lacking)} on {task.name}: make them first by published="
-                f"{','.join(lacking)} tasks={task.name}, or leave the task out by tasks="
-            )
+    if lacking := [task.name for task in tasks if not {(task.name, NONE), (task.name, FRESH)} <= there]:
+        raise SettingsError(
+            f"{suite.name} has no rows of {NONE} and {FRESH} on {', '.join(lacking)}: make them first by published="
+            f"{NONE},{FRESH} tasks={','.join(lacking)}, or leave these tasks out by tasks="
+        )
 
 
 def _named(option: str, own: Mapping[str, str], known: Mapping[str, T]) -> list[T]:
