@@ -3,7 +3,6 @@
 import io
 import math
 import os
-import shutil
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -192,14 +191,16 @@ def _require_replaceable(out: Path) -> None:
 
 def _write(comparison: "Comparison", out: Path) -> None:
     """Write the files, and replace those of an earlier comparison; anything else there stays."""
-    from rl_plasticity.comparison.figures import draw
+    from rl_plasticity.comparison.figures import NAMES, draw
     from rl_plasticity.comparison.report import render
     from rl_plasticity.runs.provenance import command_line_of_this
 
     with refused(f"write to {out}"):
         figures = []
-        shutil.rmtree(out / "figures", ignore_errors=True)
-        (out / "figures").mkdir(parents=True)
+        (out / "figures").mkdir(parents=True, exist_ok=True)
+        for earlier in (out / "figures").iterdir():
+            if earlier.stem in NAMES and earlier.suffix in (".png", ".pdf"):
+                earlier.unlink()
         for drawn in draw(comparison):
             png = io.BytesIO()
             drawn.figure.savefig(png, dpi=200, format="png")

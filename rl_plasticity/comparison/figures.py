@@ -17,6 +17,8 @@ from rl_plasticity.metrics import statistics
 from rl_plasticity.runs.names import MetricName
 
 KINDS = ("critic", "actor", "net", "task", "eval")  # of metrics, each with its own figure
+# Of the files.
+NAMES = ("learning_curves", "final_performance", "sensitivity", *(f"metrics_{of}" for of in (*KINDS, "other")))
 
 
 class Drawn(NamedTuple):

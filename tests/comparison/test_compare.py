@@ -153,9 +153,12 @@ def test_a_comparison_is_replaced_and_nothing_else_is(tmp_path, one):
     status, _, _ = call(one, f"out={out}", "metric=alpha")
     assert status == 0
     assert (out / "comparison.csv").read_text() != first
-    (out / "mine.png").write_bytes(b"mine")
+    mine, earlier = [out / "mine.png", out / "figures" / "mine.pdf"], out / "figures" / "metrics_critic.pdf"
+    for path in (*mine, earlier):
+        path.write_bytes(b"mine")
     assert call(one, f"out={out}")[0] == 0
-    assert (out / "mine.png").exists()
+    assert all(path.exists() for path in mine)
+    assert not earlier.exists(), "a figure of an earlier comparison would belong to other runs"
 
 
 @pytest.mark.usefixtures("undrawn")
