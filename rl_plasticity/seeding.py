@@ -36,6 +36,17 @@ def random_states_kept(tensors: Iterable[Tensor]) -> Iterator[None]:
         random.setstate(states[1])
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch use one thread inside: a decomposition's last bits depend on how many share its work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class RunStreams(nn.Module):
     """One random generator for each run; draws have a leading runs axis.
 

@@ -20,6 +20,7 @@ from rl_plasticity.compiling.compiled import kept_beside
 from rl_plasticity.compiling.products import onednn
 from rl_plasticity.errors import SettingsError
 from rl_plasticity.networks.mlp import StackedLinear
+from rl_plasticity.seeding import one_thread
 
 BATCH = 256
 WIDTHS = (16, 32, 64, 128, 256, 512)
@@ -95,10 +96,8 @@ def onednn_pays_from() -> int:
         return int(kept.read_text())
     if not os.access(kept.parent, os.W_OK):
         return NEVER  # the next run would measure again, and might find another width
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    least = pays_from("cpu", 1, "onednn")
-    torch.set_num_threads(threads)
+    with one_thread():
+        least = pays_from("cpu", 1, "onednn")
     try:
         kept.write_text(str(least))
     except OSError:  # a full disk

@@ -10,7 +10,7 @@ from rl_plasticity.learning.optimizers import Adam, Optimizer
 from rl_plasticity.metrics.weights import weight_norm
 from rl_plasticity.regularizers import Regularizer, SoftWeightRescaling, Unregularized
 from rl_plasticity.regularizers.base import COUNTED, added_up, counted_by, forget_, penalty_of
-from rl_plasticity.seeding import derive
+from rl_plasticity.seeding import derive, one_thread
 from rl_plasticity.settings import checked
 from rl_plasticity.structure import Example
 from rl_plasticity.structure.layer import per_run, runs_of
@@ -133,7 +133,7 @@ class Learner(nn.Module):
 
     def _new(self, draws: Sequence[int]) -> nn.Module:
         seeds = [derive(seed, draw) for seed, draw in zip(self.seeds, draws, strict=True)]
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), one_thread():
             torch.default_generator.manual_seed(seeds[0])  # torch.manual_seed would reseed the GPUs for good
             return self.make(seeds).to(self.draws.device)
 

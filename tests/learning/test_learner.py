@@ -34,6 +34,15 @@ def test_initial_is_what_the_current_weights_started_from():
     assert torch.equal(restarted[0], start[0])
 
 
+def test_weights_are_drawn_by_one_thread_so_that_their_last_bits_are_the_same_on_any_machine():
+    used = []
+    torch.set_num_threads(2)
+    learner = Learner(lambda seeds: (used.append(torch.get_num_threads()), make_mlp(seeds))[1], [0, 1])
+    learner.restart_()
+    assert (used, torch.get_num_threads()) == ([1, 1], 2)
+    torch.set_num_threads(1)
+
+
 def test_making_a_learner_leaves_the_global_random_state_alone():
     with nothing_drawn():
         Learner(make_plain, [0]).restart_()
