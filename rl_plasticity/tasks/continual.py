@@ -190,9 +190,10 @@ class LabelFlip(TaskSequence):
 
 
 def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor) -> Pair:
-    """Rows and labels of the chosen classes, which get the labels 0, 1, ... in their order.
+    """Rows and labels of the chosen classes in turn, which get the labels 0, 1, ... in their order.
 
-    Each class gives as many images as the rarest class has, so that every run's task has the same number.
+    Each class gives as many images as the rarest class has, so that every run's task has the same number. The task's
+    first images, which are measured, are of all classes.
     """
     if not len(y):
         return _all(y), y
@@ -204,7 +205,7 @@ def _of_classes(sequence: TaskSequence, chosen: Tensor, split: Split, y: Tensor)
             f"and class {int(counts.argmin())} has none: use more images"
         )
     rows = [(y == c).nonzero()[:count, 0] for c in chosen.tolist()]
-    return torch.cat(rows), torch.arange(len(chosen)).repeat_interleave(count)
+    return torch.stack(rows, 1).flatten(), torch.arange(len(chosen)).repeat(count)
 
 
 class ClassIncremental(TaskSequence):

@@ -143,8 +143,6 @@ class Source(NamedTuple):
         train, test: images ``[n, c, h, w]``, uint8 from 0 to `scale` or float from 0 to 1, and their labels ``[n]``,
             integers from 0 to `num_classes` - 1.
         scale: the largest pixel value of uint8 images.
-        by_class: whether the training images are sorted by class. If so, they are reordered, so that the first
-            `train_size` have the classes in their proportions.
         shape: the required shape of each image; by default that of the training images.
     """
 
@@ -152,7 +150,6 @@ class Source(NamedTuple):
     test: tuple[np.ndarray | Tensor, np.ndarray | Tensor]
     num_classes: int
     scale: float = 255.0
-    by_class: bool = False
     shape: tuple[int, ...] | None = None
 
 
@@ -177,6 +174,9 @@ def load(
 ) -> Data:
     """The data set called `name`, as tensors on the CPU.
 
+    Training images that are sorted by class are reordered, so that the first k, for any k, have the classes in their
+    proportions.
+
     Args:
         name: one of `DATA`.
         root: a folder, or one that holds a folder of the data set's name, with ``train.npz`` and ``test.npz``. Each
@@ -197,7 +197,7 @@ def load(
     shape = tuple(source.train[0].shape[1:]) if source.shape is None else source.shape
     train = checked(source.train, shape, source.num_classes, f"{name}, training")
     test = checked(source.test, shape, source.num_classes, f"{name}, test")
-    if source.by_class:
+    if (train[1].diff() != 0).sum() < len({*train[1].tolist()}):  # sorted by class
         order = _evenly(train[1], shuffle=False)
         train = train[0][order], train[1][order]
     made = Data.of(name, train, test, source.num_classes, train_size, validation, source.scale, validation_from)
@@ -244,7 +244,7 @@ def _published(name: str, root: str | None = None) -> Source:
     """One of the papers' data sets, from a folder or from the Hub."""
     known = PUBLISHED[name]
     train, test = _from_hub(name, known) if root is None else _from_folder(name, Path(root))
-    return Source(train, test, known.num_classes, by_class=known.by_class, shape=known.shape)
+    return Source(train, test, known.num_classes, shape=known.shape)
 
 
 def _from_folder(name: str, root: Path) -> tuple[Part, Part]:
@@ -374,7 +374,6 @@ class Published(NamedTuple):
     columns: tuple[str, str] = ("image", "label")
     config: str = ""
     test_split: str = "test"
-    by_class: bool = False
 
 
 PUBLISHED = {
@@ -384,10 +383,9 @@ PUBLISHED = {
     "cifar10": Published((3, 32, 32), 10, 50_000, "uoft-cs/cifar10", ("img", "label")),
     "cifar100": Published((3, 32, 32), 100, 50_000, "uoft-cs/cifar100", ("img", "fine_label")),
     "svhn": Published((3, 32, 32), 10, 73_257, "ufldl-stanford/svhn", config="cropped_digits"),
-    "tiny_imagenet": Published(
-        (3, 64, 64), 200, 100_000, "zh-plus/tiny-imagenet", test_split="valid", by_class=True
-    ),  # the labels of its test images are secret
-    "imagenet32": Published((3, 32, 32), 1000, 600_000, by_class=True),  # as Continual ImageNet has it
+    # The labels of its test images are secret.
+    "tiny_imagenet": Published((3, 64, 64), 200, 100_000, "zh-plus/tiny-imagenet", test_split="valid"),
+    "imagenet32": Published((3, 32, 32), 1000, 600_000),  # as Continual ImageNet has it
 }
 
 DATA: Choices[Callable[..., Source]] = Choices(

@@ -144,6 +144,7 @@ def test_classes_come_five_at_a_time_and_keep_their_names(data):
             pairs = torch.stack([true, named]).unique(dim=1)
             assert pairs.shape[1] == count  # one name for each class
             assert torch.equal(named.bincount(), torch.full((count,), fewest))
+            assert named[: 2 * count].bincount().tolist() == [2] * count  # the first images are of all classes
             assert set(data.test_y[task.test_rows[run]].tolist()) == set(true.tolist())
             if before is not None:
                 old = dict(zip(data.train_y[before.rows[run]].tolist(), before.labels[run].tolist(), strict=True))

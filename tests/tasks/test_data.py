@@ -23,7 +23,7 @@ def striped(rows: int = 12, classes: int = 3) -> Source:
     """What somebody may add: images that come class by class, as arrays of any integer and float types."""
     y = np.sort(np.arange(rows) % classes).astype(np.int16)
     x = np.linspace(0, 1, rows * 2 * 4 * 4).reshape(rows, 2, 4, 4)
-    return Source((x, y), (torch.from_numpy(x), torch.from_numpy(y)), classes, by_class=True)
+    return Source((x, y), (torch.from_numpy(x), torch.from_numpy(y)), classes)
 
 
 def test_what_somebody_adds_is_split_standardized_and_set_like_the_others(monkeypatch):
