@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from rl_plasticity import command_line
 from rl_plasticity.configs.commands import Supervised
 from rl_plasticity.diagnosis.probe import PROBE_SIZE
-from rl_plasticity.errors import SettingsError, counted
+from rl_plasticity.errors import SettingsError, counted, say
 from rl_plasticity.interventions import LearningRateDecay
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS, Optimizer
@@ -23,7 +24,8 @@ from rl_plasticity.runs.command import Built, Command
 from rl_plasticity.runs.machine import set_products_
 from rl_plasticity.runs.plan import Chosen, Plan, warn_of_what_never_comes
 from rl_plasticity.runs.session import Session
-from rl_plasticity.seeding import RunStreams, derived
+from rl_plasticity.seeding import RunStreams, derived, random_states_kept
+from rl_plasticity.structure.calling import shadow
 from rl_plasticity.structure.layer import runs_of
 from rl_plasticity.tasks import TASKS, Data, TaskSequence, load
 from rl_plasticity.training.diagnosing import require_enough
@@ -59,9 +61,11 @@ def build(s: Supervised, plan: Plan) -> Parts:
     data = load(s.data.name, **s.data.settings).to(s.device)
     kind: Any = TASKS[s.task.name]
     sequence = kind(data, derived(plan.seeds, TASK), s.num_tasks, **s.task.settings)
-    if s.at is not None and s.at >= (total := sequence.num_tasks * s.epochs_per_task):
+    total = sequence.num_tasks * s.epochs_per_task
+    if s.at is not None and s.at >= total:
         raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
     learner = make_learner(s, plan, data, sequence)
+    _require_reproducible(s, learner, first_images(sequence.task(0), data, 2, learner.runs)[0])
     if s.diagnose_every_updates or plan.interventions:
         images, _ = first_images(sequence.task(0), data, PROBE_SIZE, learner.runs)
         if s.diagnose_every_updates:
@@ -69,10 +73,25 @@ def build(s: Supervised, plan: Plan) -> Parts:
         require_applicable(learner, plan.interventions, {"net": (images,)})
     warn_of_what_never_comes(plan, expected_updates(s, sequence), sequence.num_tasks)
     interventions = list(plan.interventions)
+    if never := [epoch for epoch in sequence.decay_at_epochs if epoch >= total]:
+        say(f"the learning rate does not decay at {never} epochs: the run ends after {total}")
     if sequence.decay_at_epochs:
         at = [updates_after(s, sequence, epoch) for epoch in sequence.decay_at_epochs]
         interventions.append((LearningRateDecay(at, sequence.decay, sequence.rebase), None))
     return Parts(data, sequence, learner, interventions, is_stacked=bool(learner.runs))
+
+
+def _require_reproducible(s: Supervised, learner: Learner, images: Tensor) -> None:
+    """Raises SettingsError if the network cannot train the runs at once, or draws what no checkpoint saves."""
+    if learner.seeds[1:] and not learner.runs:
+        raise SettingsError(f"net={s.net.name} has no runs axis: train one run per process (seeds=1)")
+    with random_states_kept(learner.parameters()):
+        before = torch.get_rng_state()
+        shadow(learner.net).train()(images)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise SettingsError(
+                f"net={s.net.name} draws random numbers in training (dropout?), which a run neither seeds nor saves"
+            )
 
 
 def make_learner(s: Supervised, plan: Plan, data: Data, sequence: TaskSequence) -> Learner:

@@ -16,7 +16,7 @@ from rl_plasticity.errors import FaultyRun
 from rl_plasticity.interventions import INTERVENTIONS
 from rl_plasticity.learning.learner import Learner
 from rl_plasticity.learning.optimizers import OPTIMIZERS
-from rl_plasticity.networks import PARAMETRIZATIONS, make_network
+from rl_plasticity.networks import NETWORKS, PARAMETRIZATIONS, make_network
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.seeding import RunStreams
 from rl_plasticity.supervised import command, updates_after
@@ -219,6 +219,23 @@ def test_bad_input_makes_nothing(tmp_path):
     ):
         refused(lambda given=arguments: command.prepare([*given, f"out={tmp_path / 'run'}"]), said)
         assert not (tmp_path / "run").exists()
+
+
+def test_a_network_that_a_run_cannot_repeat_or_train_beside_others_is_refused(tmp_path, monkeypatch):
+    def dropping(shape, num_classes, seeds):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes), nn.Dropout(0.2))
+
+    monkeypatch.setitem(NETWORKS, "dropping", dropping)
+    given = ["net=dropping", "data.train_size=300", "device=cpu", f"out={tmp_path / 'run'}"]
+    refused(lambda: command.prepare([*given, "seeds=2"]), "net=dropping", "seeds=1")
+    refused(lambda: command.prepare(given), "net=dropping", "random")
+    assert not (tmp_path / "run").exists()
+
+
+def test_decays_of_the_learning_rate_that_never_come_are_said(tmp_path, capsys):
+    given = ["task=stationary", "num_tasks=1", "epochs_per_task=2", "task.decay_at_epochs=[1,2,5]"]
+    run_supervised([*SMALL, *given], tmp_path / "run")
+    assert "[2, 5]" in capsys.readouterr().err
 
 
 def test_only_whole_batches_go_to_the_compiled_update_because_it_is_of_one_shape(tmp_path, monkeypatch):
