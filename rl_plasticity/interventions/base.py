@@ -196,18 +196,19 @@ class Intervention:
         before = {
             name: [p.detach().clone() for p in part.learner.net.parameters()] for name, part in changed.parts.items()
         }
-        units = self._apply_(changed, chosen) or {}
+        changes = self._apply_(changed, chosen) or {}
         total: dict[str, Tensor] = {}
         for name, part in changed.parts.items() if self.counted else ():
-            done = _done(part.learner, before[name], chosen, units.get(name))
+            change = changes.get(name, Change({}, runs=chosen))
+            done = _done(part.learner, before[name], change.runs, change.units)
             part.learner.count_(done)
             prefix = f"{name}/" if hasattr(target, "learners") else ""
             total |= {prefix + what: number for what, number in done.items()}
         return total
 
     @torch.no_grad()
-    def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Tensor] | None:
-        """Change every network, or none if one cannot be changed; returns the numbers of units by the part's name."""
+    def _apply_(self, target: Target, runs: Tensor | None) -> Mapping[str, Change] | None:
+        """Change every network, or none if one cannot be changed; returns the changes by the part's name."""
         changes = []
         for part in target.parts.values():
             change = self.change(part, runs)
@@ -229,7 +230,7 @@ class Intervention:
             for part, change in changes:
                 for follower in part.followers if change.new else ():
                     copy_runs_(follower, part.learner.net, change.runs)
-        return {part.name: change.units for part, change in changes if change.units is not None}
+        return {part.name: change for part, change in changes}
 
 
 def _written(

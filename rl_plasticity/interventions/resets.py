@@ -161,7 +161,7 @@ class OptimizerReset(Intervention):
 
 
 class ShrinkAndPerturb(Intervention):
-    """Shrink and perturb: p <- (1 - coef) p + coef * p_init for every parameter, in targets too; optimizers stay.
+    """Shrink and perturb: p <- (1 - coef) p + coef * p_init, in targets too; optimizers and frozen parameters stay.
 
     Source: Ash and Adams (2020), in the one-parameter form of Oh et al. (2024), Appendix D.2.
 
@@ -187,7 +187,7 @@ class ShrinkAndPerturb(Intervention):
         self.coef, self.init = coef, init
 
     def change(self, part: Part, runs: Tensor | None) -> Change:
-        names = {name for name, _ in part.learner.net.named_parameters()}
+        names = {name for name, p in part.learner.net.named_parameters() if p.requires_grad}
         source = part.learner.initial() if self.init == "saved" else part.fresh(runs, names)
         initial = dict(source.named_parameters())
         return Change({name: partial(torch.lerp, end=initial[name], weight=self.coef) for name in names})

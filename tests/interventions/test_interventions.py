@@ -191,11 +191,13 @@ def test_after_an_optimizer_reset_a_run_trains_on_as_with_a_new_optimizer_and_th
 
 
 @pytest.mark.parametrize("init", ["saved", "fresh"])
-def test_shrink_and_perturb_mixes_weights_with_an_initialization(init):
+def test_shrink_and_perturb_mixes_weights_with_an_initialization_but_no_frozen_ones(init):
     learner, _ = trained(CASES["stacked1"])
+    frozen = learner.net[0].bias.requires_grad_(False).detach().clone()
     before = learner.net[0].weight.detach().clone()
     start = learner.initial()[0].weight.detach()
     ShrinkAndPerturb(every_updates=1, coef=0.3, init=init).apply_(learner)
+    assert torch.equal(learner.net[0].bias, frozen)
     if init == "saved":
         torch.testing.assert_close(learner.net[0].weight, 0.7 * before + 0.3 * start)
     else:
