@@ -26,6 +26,7 @@ from rl_plasticity.metrics import (
     weight_norm,
 )
 from rl_plasticity.metrics.measured import Metric
+from rl_plasticity.networks.injection import Injectable
 from rl_plasticity.structure import (
     Arguments,
     Example,
@@ -43,7 +44,6 @@ from rl_plasticity.structure.layer import Layer, runs_of, unwrapped, wide
 
 PROBE_SIZE = 256  # examples whose activations are measured
 GRADIENTS = 32  # how many of them have their single gradients taken
-BOUNDS = {"tanh": (-1.0, 1.0), "softsign": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0)}
 GRADIENT_DORMANT = 0.025  # of the mean gradient of the layer
 LARGEST = 4_000_000  # weights of the largest layer whose single gradients are taken: 16 MB for one example
 
@@ -140,17 +140,18 @@ class Probe(nn.Module):
         self.register_buffer("before", last.clone())
 
     def _find(self, structure: Structure) -> None:
-        """Find layers with matrices and their names, and layers of hidden units.
+        """Find layers with matrices and their names, and layers of hidden units, but for those moved to another axis.
 
-        Of a learner only the units that can be recycled: those have always been logged. Else all units, but those that
-        were moved to another axis.
+        The copies of an `Injectable` are constants, and 0 until an injection.
         """
         net = self.net
         layers = [layer for layer in structure.layers if layer.matrix(net) is not None]
         several = Counter(layer.name for layer in layers)  # a recurrent layer or attention has several matrices
         self.layers = {layer.name if several[layer.name] == 1 else layer.key: layer for layer in layers}
-        found = structure.hidden_units(net) if self._learner else structure.activations()
-        moved = [] if self._learner or self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
+        heads = [f"{name}." for name, module in net.named_modules() if isinstance(module, Injectable)]
+        copies = tuple(head + copied for head in heads for copied in ("frozen.", "offset."))
+        found = [u for u in structure.activations() if not u.activation.startswith(copies)]
+        moved = [] if self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
         self.units: list[HiddenLayer] = [] if structure.unknown else [u for u in found if u not in moved]
         recurrent = [n for n, m in net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
         names = ", ".join(map(repr, [*recurrent, *(unit.incoming.name for unit in moved)]))
@@ -158,7 +159,7 @@ class Probe(nn.Module):
         unknown = f"its call cannot be followed: {structure.unknown}"
         self.not_looked_into = unknown if structure.unknown else left if names else ""  # a clause
         kinds = {(node.name, node.call): node.kind.lower() for node in structure.nodes if node.role == "activation"}
-        self._bounds = {u.name: bounds for u in self.units if (bounds := BOUNDS.get(kinds[u.activation, u.call]))}
+        self._bounds = {u.name: bounds for u in self.units if (bounds := ops.BOUNDS.get(kinds[u.activation, u.call]))}
 
     @property
     def net(self) -> nn.Module:

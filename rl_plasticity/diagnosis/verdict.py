@@ -360,9 +360,9 @@ def _symptoms(metrics: Metrics) -> Metrics:
 
 
 def _dead_layers(metrics: Metrics) -> list[str]:
-    """Layers without a living unit, of which fresh networks have some."""
+    """Layers that are 0 everywhere, which those of fresh networks are not."""
     return [
-        f"dead layer: every unit of {name.removeprefix('dead/')!r} is 0 for every input, so no gradient passes"
+        f"dead layer: every unit of {name.removeprefix('dormant/')!r} is 0 for every input, so no gradient passes"
         for name, (mine, fresh) in metrics.items()
-        if name.startswith("dead/") and fresh < mine == 1
+        if name.startswith("dormant/") and fresh < mine == 1
     ]

@@ -26,13 +26,13 @@ def singular_values(matrix: Tensor) -> Tensor:
 
 
 def condition_number(s: Tensor) -> Tensor:
-    """sigma_1 / sigma_k, of the largest and the smallest singular value; infinite where the smallest is zero.
+    """sigma_1 / sigma_k, of the largest and the smallest singular value; infinite where the smallest is only rounding.
 
     A matrix of zeros counts as singular: infinite. Source: Lewandowski et al. (2024), section 3.3. Variant: over the
     smallest singular value above a tolerance, which is always finite and jumps with the tolerance.
     """
     largest, smallest = s[..., 0], s[..., -1]
-    return torch.where(smallest > 0, largest / smallest, torch.inf)
+    return torch.where(smallest > torch.finfo(s.dtype).eps * largest, largest / smallest, torch.inf)
 
 
 def stable_rank(s: Tensor) -> Tensor:

@@ -27,6 +27,8 @@ ACTIVATIONS = {
     "relu", "relu6", "gelu", "tanh", "sigmoid", "silu", "elu", "selu", "celu", "leaky_relu", "softplus", "mish",
     "hardswish", "hardtanh", "hardsigmoid", "softsign", "logsigmoid", "threshold", "rrelu",
 }  # fmt: skip
+# Their lowest and highest values.
+BOUNDS = {"tanh": (-1.0, 1.0), "softsign": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0)}
 # Their output depends only on the shape of their input.
 MAKERS = {f"{kind}_like" for kind in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")}
 MAKERS |= {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}

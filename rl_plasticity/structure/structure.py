@@ -262,10 +262,17 @@ class Structure:
         return [unit.activation for unit in self.activations() if (unit.activation, unit.call) not in known]
 
     def activations(self) -> list[HiddenLayer]:
-        """Every activation behind a layer, for measuring. `hidden_units` has those whose units can be recycled."""
-        found = []
-        for node in self.nodes:
-            sources = self._past_activations(node.inputs)[0] - {INPUT} if node.role == "activation" else set()
+        """Every activation behind a layer, for measuring. `hidden_units` has those whose units can be recycled.
+
+        A bounded one that no layer reads is that of an output: an actor's tanh.
+        """
+        found, read = [], set[int]()  # by a layer
+        for i, node in reversed([*enumerate(self.nodes)]):
+            if node.role != "activation" or i in read:
+                read.update(node.inputs)
+        for i, node in enumerate(self.nodes):
+            is_hidden = node.role == "activation" and (i in read or node.kind.lower() not in ops.BOUNDS)
+            sources = self._past_activations(node.inputs)[0] - {INPUT} if is_hidden else set()
             norms: list[Layer] = []  # the last one first
             while sources and all(self.nodes[i].role in ("norm", "gain", "shift") for i in sources):
                 norms += [self.nodes[i] for i in sources if self.nodes[i].role == "norm"]

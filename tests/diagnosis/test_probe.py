@@ -23,7 +23,7 @@ from rl_plasticity.metrics import (
     stable_rank,
 )
 from rl_plasticity.metrics.measured import Metric
-from rl_plasticity.networks import MLP
+from rl_plasticity.networks import MLP, Injectable, make_network
 from rl_plasticity.regularizers import make_regularizer
 from rl_plasticity.training.epochs import cross_entropy
 
@@ -282,6 +282,27 @@ def test_a_saturated_network_shows_as_such(kind, bounds):
         shares.append(found["saturated"])
     assert shares[0] < 0.01 < 0.03 < shares[1]
     assert "saturated" not in measure(plain_mlp(), torch.randn(6, 5))
+
+
+def test_an_actor_s_tanh_and_the_copies_of_an_injection_are_no_hidden_units():
+    x, of_units = torch.randn(50, 4), [*METRICS]
+    trunk, head = [nn.Linear(4, 8), nn.ReLU()], [nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)]
+    plain = measure(nn.Sequential(*trunk, *head), x)
+    for net in (nn.Sequential(*trunk, *head, nn.Tanh()), nn.Sequential(*trunk, Injectable(nn.Sequential(*head)))):
+        found = measure(net, x)
+        assert {name: found[name] for name in of_units if name in found} == {
+            name: plain[name] for name in of_units if name in plain
+        }
+    assert "dormant" in measure(nn.Sequential(*trunk), x)  # features that others read
+    assert "dormant" in measure(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *head[:1]), x)
+
+
+def test_training_measures_the_units_that_measure_does_also_those_that_cannot_be_recycled():
+    shape, x = (3, 8, 8), torch.rand(6, 3, 8, 8)
+    learner = Learner(lambda seeds: make_network("resnet18", shape, 4, seeds), [0])
+    of_learner, of_net = Probe(learner, [x]).measure(), measure(learner.net, x)
+    assert {n for n in of_learner if n.startswith("dormant")} == {n for n in of_net if n.startswith("dormant")}
+    assert "dormant" in of_learner
 
 
 def test_what_a_network_or_a_call_has_not_is_listed_with_the_reason():

@@ -38,6 +38,10 @@ def test_a_singular_matrix_has_finite_ranks():
     assert condition_number(s).item() == math.inf
     assert effective_rank(s).item() == pytest.approx(math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25)))
     assert srank(s).item() == 2
+    matrix = torch.randn(9, 5)
+    matrix[:, 1] = matrix[:, 0]
+    for dtype in (torch.float32, torch.float64):  # rounding leaves a smallest singular value above 0
+        assert condition_number(singular_values(matrix.to(dtype))).item() == math.inf
 
 
 @pytest.mark.parametrize("shape", [(5, 9), (9, 5)])
