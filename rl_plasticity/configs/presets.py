@@ -2,7 +2,7 @@
 
 A file holds settings by their names on the command line, besides `source`, the authors and the place in the paper, and
 `leaves_out`, what of a paper's agent it does not set. ``reg.l2.coef`` is for l2 where it is chosen, and for nothing
-where it is not.
+where it is not; ``reg.coef`` is for the ``reg`` of the file.
 """
 
 from functools import cache

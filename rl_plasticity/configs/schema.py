@@ -184,8 +184,13 @@ def _start(kind: type[Any], given: dict[str, Any], base: RunSettings | None) -> 
     preset = given.pop("preset", DEFAULT_PRESET[kind])
     if preset not in (valid := presets.files(called(kind))):
         raise unknown("preset", preset, valid, f"preset={preset}")
-    own = presets.settings_of(called(kind), preset).items()
-    return {"preset": preset} | {f"{name}.name" if name in GROUPS[kind] else name: value for name, value in own}
+    own = presets.settings_of(called(kind), preset)
+    # A method's or a network's settings are for the preset's choice, and not for another that is given.
+    names: dict[str, Any] = {
+        g: own.get(g, KINDS[g].default) for g in ("reg", "reset", "net", "optimizer") if g in GROUPS[kind]
+    }
+    named = {f"{n}.name" if n in GROUPS[kind] else _full(n, names): value for n, value in own.items()}
+    return {"preset": preset} | named
 
 
 def _modules(names: Mapping[str, Any], values: Mapping[str, Any]) -> list[str]:

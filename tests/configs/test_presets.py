@@ -103,6 +103,19 @@ def test_members_of_lists_and_chains_take_their_own_strengths_and_what_is_given_
     assert [one.coef for one in in_list.chained] == [1e-4, 7]
 
 
+def test_what_a_preset_sets_of_its_own_choice_is_not_for_another_that_is_given_but_follows_it_into_chains():
+    own = load("agent=bro", kind=Train)
+    assert (own.reg.coef, own.reset.settings["every_updates"]) == (1e-4, 2_500_000)
+    other = load("agent=bro", "reg=weight_clipping", "reset=redo", kind=Train)
+    usual = load("reg=weight_clipping", "reset=redo", kind=Train)
+    assert (other.reg, other.reset) == (usual.reg, usual.reset)
+    chain = load("agent=bro", "reg=weight_decay+l2", kind=Train).reg.settings
+    assert (chain["weight_decay.coef"], chain["l2.coef"]) == (1e-4, load("reg=l2", kind=Train).reg.coef)
+    assert load("preset=spectral-mnist").net.settings["widths"] != load("net=cnn").net.settings["widths"]
+    assert load("preset=spectral-mnist", "net=cnn").net == load("net=cnn").net
+    assert load("agent=simba_v2", "env=walker-run", kind=Train).env.settings["action_repeat"] == 2
+
+
 PAPERS = {"bro", "droq", "flash_sac", "redq", "simba_v2", "sr_sac", "xqc"}
 
 
