@@ -28,8 +28,7 @@ from rl_plasticity.runs.trained import saved_settings
 S = TypeVar("S", Train, Supervised)
 # What a run begins with, and what the counts and shapes in a checkpoint depend on; with a dot, every such setting.
 FIXED: dict[Any, str] = {
-    Train: "preset seed seeds env env. agent agent.init agent.init_alpha buffer_size random_env_steps prime_updates "
-    "prime_after_env_steps",
+    Train: "preset seed seeds env env. agent buffer_size random_env_steps prime_updates prime_after_env_steps",
     Supervised: "preset seed seeds task task. data data. net net. num_tasks epochs_per_task batch_size",
 }
 REGULARIZER, DECIDED = ".regularizer.", (".regularizer.", ".optimizer.")  # in the names of a trained module's tensors
@@ -174,6 +173,9 @@ def _fit_(module: nn.Module, saved: Mapping[str, Any], before: Mapping[str, Any]
         raise ValueError(f"only one of them has {other[0]}")
     is_same_method = is_same_method and of_method == theirs
     decided = {n for n in mine if any(part in f".{n}" for part in DECIDED)}
+    # What a new module begins with otherwise, a trained one has from its settings: initial weights, a critic's atoms.
+    if begun := sorted(n for n in mine.keys() - decided if n in before and not torch.equal(mine[n], before[n])):
+        raise ValueError(f"they change {begun[0]}, which the checkpoint has")
     kept = {n for n in decided if n in before and torch.equal(mine[n], before[n])}
     decided -= kept if is_same_method else kept - of_method
     module.load_state_dict({n: value if n in decided else saved[n] for n, value in mine.items()})

@@ -107,6 +107,7 @@ REFUSED = [
     (["at=40", "reset=none", "reset_once_after_updates=30"], "reset_once_after_updates=30", "reset="),
     (["at=40", "reset=head", "reset_once_after_updates=20"], "reset_once_after_updates=20", "20 updates"),
     (["at=40", "reset=head", "agent.init_alpha=0.1"], "agent.init_alpha"),
+    (["at=40", "reset=head", "agent.sac.init=torch"], "agent.init=torch"),
 ]
 
 
