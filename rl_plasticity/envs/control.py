@@ -288,7 +288,9 @@ def _made(
     """A task with its wrappers and a time limit."""
     check_name(name)
     try:
-        around = [partial(kind, **kwargs.pop(kind.__name__, {})) for kind in map(wrapper_class, wrappers)]
+        kinds = [*map(wrapper_class, wrappers)]
+        around = [partial(kind, **kwargs.get(kind.__name__, {})) for kind in kinds]
+        kwargs = {name: value for name, value in kwargs.items() if name not in [kind.__name__ for kind in kinds]}
         with _quiet():
             made = _task(name, seed, render, kwargs, limit)
             for wrap in around:
@@ -302,6 +304,8 @@ def _made(
         made = channels_first(made)
     bare = made.unwrapped  # its own limit: an attribute of dm_control and MinAtar, and one of MiniGrid
     own = getattr(bare, "_step_limit", getattr(bare, "max_steps", None)) or math.inf
+    if limit and limit > own and not name.startswith("minatar:"):
+        raise SettingsError(f"env.max_episode_steps={limit} must be at most {own:g}, the limit of {name} itself")
     has_limit = (made.spec and made.spec.max_episode_steps) or own < math.inf
     return made if has_limit else Cap(made, LONGEST)
 

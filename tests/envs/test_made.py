@@ -66,6 +66,22 @@ def test_every_episode_has_an_end_the_given_one_or_the_task_s_own_or_one_that_is
     assert any("env.max_episode_steps" in note for note in env.notes) is (steps == LONGEST)
 
 
+def test_a_limit_above_that_of_the_task_itself_is_refused():
+    refused(lambda: make_env("cheetah-run", 0, max_episode_steps=2000), "=2000", "at most 1000")
+
+
+def test_a_wrapper_that_is_named_twice_has_its_arguments_twice(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mine.py").write_text(WRAPPER)
+    plugins.load(["mine"])
+    rewards = []
+    for wrappers in ([], ["mine:Times"], ["mine:Times", "mine:Times"]):
+        env = make_env("gym:Pendulum-v1", 0, wrappers=wrappers, kwargs={"Times": {"factor": 3.0}} if wrappers else {})
+        env.reset()
+        rewards.append(env.step(np.zeros(1, np.float32))[1])
+    assert rewards == pytest.approx([rewards[0], 3 * rewards[0], 9 * rewards[0]])
+
+
 def test_a_task_that_counts_its_own_steps_keeps_its_limit():
     class Counts(Drawn):
         max_steps = 3000
