@@ -1,7 +1,7 @@
 """Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 launcher=joblib``.
 
 Every combination of the values is a run like any other. Its folder under ``out=`` (results) has the run's usual name.
-It is the folder that holds this run, or else the first free one. A setting that names a choice,
+A setting that names a choice,
 ``reg.spectral.coef=1e-3``, is for the runs with this choice. Finished runs are skipped and half-done ones resumed, so
 the same command continues a sweep that was stopped.
 """
@@ -9,6 +9,7 @@ the same command continues a sweep that was stopped.
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from rl_plasticity import plugins
-from rl_plasticity.configs import written
+from rl_plasticity.configs import schema, written
 from rl_plasticity.configs.commands import BRANCH, GROUPS, Supervised, Train, called, members_of
+from rl_plasticity.configs.written import as_written, by_name, flat_values
 from rl_plasticity.errors import SettingsError, counted, refused, say
 from rl_plasticity.paths import expanded
 from rl_plasticity.runs import branch, naming
 from rl_plasticity.runs.command import RESULTS, Command
+from rl_plasticity.runs.folder import RunFolder
 from rl_plasticity.runs.session import StopSignal
 from rl_plasticity.sweeps import launchers
 from rl_plasticity.sweeps.job import Job, finished
@@ -64,6 +67,8 @@ def check(command: Command[Any, Any], everything: Sequence[Run]) -> None:
 def make(everything: Sequence[Run], launcher: Launcher) -> int:
     """Make these runs, and print the outcome of each; returns as `sweep`."""
     todo = [run for run in everything if not finished(run.folder)]
+    for kept, runs in Counter(filter(None, map(_kept, everything))).items():
+        say(f"{counted(runs, 'run')} began with {kept}, and keep it: delete them to make them again")
     if not todo:
         return report(everything, {}, 0)
     threads = launcher.threads(len(todo))
@@ -123,6 +128,15 @@ def report(everything: Sequence[Run], outcomes: dict[Path, str], signalled: int)
     if words["failed"] or words["stopped"]:
         print("run the same command again to make the missing runs")
     return 128 + signalled if signalled else int(words["failed"] + words["stopped"] > 0)
+
+
+def _kept(run: Run) -> str:
+    """What a run that is there logs or evaluates otherwise than the command asks for, as arguments."""
+    asked, saved = by_name(run.arguments), dict[str, Any]()
+    with suppress(SettingsError):  # it is not there, or its own start says what is wrong
+        saved = dict(flat_values(RunFolder(run.folder).settings))
+    watched = [name for name in schema.marked(type(run.settings), "watched") if name in asked and name in saved]
+    return " ".join(f"{n}={as_written(saved[n])}" for n in watched if saved[n] != run.settings.flat[n])
 
 
 def _where_chosen(kind: type[Any], combinations: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:

@@ -117,7 +117,7 @@ def table(printed):
     }
 
 
-def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_sweep, capsys):
+def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_sweep, capsys, tmp_path):
     fail = 'case "$*" in *swr*) echo rl_plasticity.supervised: diverged; exit 1;; esac'
     arguments = ["reg=none,swr,wrs", "seed=0"]
     status, calls = a_sweep(fail, *arguments)
@@ -136,9 +136,13 @@ def test_a_sweep_goes_on_after_a_failure_and_again_makes_only_what_is_missing(a_
     skipped = dict.fromkeys(("none_seed0", "wrs_seed0"), "skipped: its results exist")
     assert table(capsys.readouterr().out) == skipped | {"swr_seed0": "succeeded"}
 
-    status, calls = a_sweep("exit 1", *arguments)
+    for folder in tmp_path.glob("out/*_w*_seed0"):
+        (folder / "config.yaml").write_text("log_every_updates: 7\n")
+    status, calls = a_sweep("exit 1", *arguments, "log_every_updates=9")
     assert (status, calls) == (0, [])
-    assert "0 succeeded, 0 failed, 0 stopped, 3 skipped" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "0 succeeded, 0 failed, 0 stopped, 3 skipped" in printed.out
+    assert "1 run began with log_every_updates=7" in printed.err
 
 
 @pytest.mark.parametrize(("launcher", "number"), [([], signal.SIGINT), (TWO, signal.SIGTERM)], ids=["basic", "joblib"])
