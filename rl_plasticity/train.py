@@ -5,6 +5,7 @@ if __name__ == "__main__":  # help and misspelt settings do not wait for torch
 
     command_line.at_once("train")
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -122,6 +123,12 @@ def _require_consistent(s: Train) -> None:
         raise SettingsError(
             f"on_change=restart: random_env_steps={s.random_env_steps} must be below env.switch_every_env_steps={every}"
         )
+    for name in ("log_every_updates", "measure_every_updates", "diagnose_every_updates"):
+        period, least = getattr(s, name), math.ceil(s.replay_ratio)
+        if isinstance(period, int) and 0 < period < least:
+            raise SettingsError(
+                f"{name}={period} must be at least {least}, the updates of an env step, which has one row of a metric"
+            )
     if s.total_env_steps <= s.random_env_steps and not s.prime_updates and s.replay_ratio:
         raise SettingsError(
             f"no update would be made: total_env_steps={s.total_env_steps} must be above random_env_steps="

@@ -336,7 +336,21 @@ def test_losses_that_are_not_finite_stop_the_run_and_the_last_good_checkpoint_st
 def test_a_loss_that_is_not_finite_is_named_before_anything_else_can_fail_on_it(tmp_path):
     settings = [a for a in PENDULUM if not a.startswith(("log", "checkpoint"))]
     with pytest.raises(FaultyRun, match=r"(critic|actor)/loss of seed 0\b.*env step 21\b"):
-        run([*settings, "log_every_updates=1", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
+        run([*settings, "log_every_updates=4", "agent.lr=1e30", "replay_ratio=4"], tmp_path / "run")
+
+
+def test_a_metric_has_one_row_at_an_env_step_however_many_updates_that_has(tmp_path):
+    short = [a for a in PENDULUM if not a.startswith("log_every")]
+    short += ["replay_ratio=3.5", "random_env_steps=10", "total_env_steps=30"]
+    for name in ("log_every_updates", "measure_every_updates", "diagnose_every_updates"):
+        refused(lambda name=name: command.prepare(once([*short, f"{name}=3"])), f"{name}=3", "at least 4")
+    primed = ["prime_updates=20", "prime_after_env_steps=20", "measure_every_updates=4", "log_every_updates=4"]
+    for i, more in enumerate([[], primed, [*primed, "overlap=true"]]):  # periods are auto in the first
+        folder = run([*short, *more], tmp_path / str(i))
+        assert RunFolder(folder).metrics()  # which refuses a step that comes twice
+        steps = {int(row["step"]) for row in rows(folder, "critic/loss")}
+        assert len(steps) > 10
+        assert 20 in steps
 
 
 @pytest.mark.parametrize("given", [[], ["replay_ratio=0"], ["prime_updates=1", "prime_after_env_steps=5"]])

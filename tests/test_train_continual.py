@@ -3,7 +3,7 @@
 import gymnasium as gym
 import pytest
 from conftest import StopAfter, assert_equal_states, once
-from folders import PENDULUM, resume, rows, run
+from folders import PENDULUM, go, resume, rows, run
 from gymnasium.envs.classic_control import PendulumEnv
 
 from rl_plasticity import evaluate, train
@@ -98,6 +98,13 @@ def test_a_run_stopped_around_a_change_goes_on_to_the_same_numbers(never_stopped
     states = [checkpoint.load(f / "checkpoints") for f in (folder, whole)]
     for part in ("agent", "envs", "buffer"):
         assert_equal_states(*(state[part] for state in states))
+
+
+def test_a_run_that_is_extended_at_a_change_equals_one_that_was_as_long_from_the_start(never_stopped, tmp_path):
+    how, whole = never_stopped
+    folder = run([*CHANGING, *how, "total_env_steps=30"], tmp_path / "run")
+    go(train.command, [f"resume={folder}", "total_env_steps=36"])
+    assert (folder / "metrics.csv").read_bytes() == (whole / "metrics.csv").read_bytes()
 
 
 def test_every_method_meets_the_same_changes_and_every_seed_its_own(tmp_path):

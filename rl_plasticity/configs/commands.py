@@ -330,9 +330,9 @@ def planned_updates(s: Train) -> int:
     return s.prime_updates + updates_by(s, s.total_env_steps)
 
 
-def period(updates: float, longest: int, multiple_of: int = 1) -> int:
+def period(updates: float, longest: int, least: int = 1, multiple_of: int = 1) -> int:
     """About a sixtieth of a number of updates, rounded to one digit and up to a multiple: 500 for 31 680 updates."""
-    return math.ceil(max(1, min(longest, int(float(f"{updates / 60:.0e}")))) / multiple_of) * multiple_of
+    return math.ceil(max(least, min(longest, int(float(f"{updates / 60:.0e}")))) / multiple_of) * multiple_of
 
 
 def own_settings(kind: type[Any]) -> dict[str, Declared]:

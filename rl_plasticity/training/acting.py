@@ -155,7 +155,9 @@ class AgentUpdates(Updates[Any]):
         for several in self.stretches(range(number)):
             metrics = self.shares.each(partial(update, several))
             self.count(len(several), partial(inputs_of, several[-1]))
-            if is_logged:
+            # Before and after heavy priming, what it logs is the one row of an env step.
+            beside = bool(self.s.prime_updates) and self.s.prime_after_env_steps - session.progress.step in (0, 1)
+            if is_logged and not beside:
                 self.log_if_due(metrics)
                 self.probing.after_update()
             session.call("on_update")
@@ -193,15 +195,17 @@ class Evaluations:
         self.s = session.settings
 
     def begin(self) -> None:
-        """Evaluate before anything is learned, if tasks change."""
+        """Evaluate before anything of a task is learned, if tasks change."""
         if self.s.env.switch_every_env_steps and self.s.eval_episodes:
-            self.at.first_return = self._first_return()
+            self.at.first_return = torch.from_numpy(self._play(task_of(self.s, self.at.step + 1))[0])
+            self.at.task_area = torch.zeros_like(self.at.task_area)
 
     def change_task(self) -> None:
-        """If the task changes after this env step: intervene, and forget transitions if so chosen."""
+        """If the task changes after this env step: evaluate, intervene, and forget transitions if so chosen."""
         s, buffer = self.s, self.updates.buffer
         if not ends_task(s, self.at.step):
             return
+        self.begin()
         task = task_of(s, self.at.step + 1)
 
         def inputs() -> Inputs:
@@ -224,8 +228,6 @@ class Evaluations:
             at.evaluated_at = at.step
             return self.session.tell()
         returns, overestimation = self._play(task_of(s, at.step))
-        another_follows = ends_task(s, at.step) and at.step < s.total_env_steps
-        following = self._first_return() if another_follows else at.first_return
         summary = f"last return {returns.mean():.1f}"
         if len({name.group for name in self.session.plan.names}) > 1:
             summary += f", mean of all {len(returns)} runs"
@@ -238,12 +240,6 @@ class Evaluations:
             of_task = {"task/first_return": at.first_return, "task/return": returns, "task/area": area}
             self.session.log({**of_task, "task/index": index})
             self.session.results.flush()
-        if another_follows:
-            at.first_return, at.task_area = following, torch.zeros_like(at.task_area)
-
-    def _first_return(self) -> Tensor:
-        """The agents' returns at the next task before they learn it, ``[runs]``."""
-        return torch.from_numpy(self._play(task_of(self.s, self.at.step + 1))[0])
 
     def _play(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
         """Returns and overestimation of the agents at a task, each ``[runs]``; the agents do not change."""
