@@ -85,10 +85,11 @@ def _require_reproducible(s: Supervised, learner: Learner, images: Tensor) -> No
     """Raises SettingsError if the network cannot train the runs at once, or draws what no checkpoint saves."""
     if learner.seeds[1:] and not learner.runs:
         raise SettingsError(f"net={s.net.name} has no runs axis: train one run per process (seeds=1)")
+    state = torch.cuda.get_rng_state if images.is_cuda else torch.get_rng_state
     with random_states_kept(learner.parameters()):
-        before = torch.get_rng_state()
+        before = state()
         shadow(learner.net).train()(images)
-        if not torch.equal(before, torch.get_rng_state()):
+        if not torch.equal(before, state()):
             raise SettingsError(
                 f"net={s.net.name} draws random numbers in training (dropout?), which a run neither seeds nor saves"
             )

@@ -230,7 +230,7 @@ class Command(Generic[S, B]):
         """The settings with periods for ``auto``, which is decided last: they are no part of a folder's name."""
         whole: Group | None = getattr(settings, "agent", None)  # a row has the actor's metrics where it learns
         every = 1 if whole is None else whole.settings.get("actor_every_updates", 1)
-        least = math.ceil(getattr(settings, "replay_ratio", 1))
+        least = max(1, math.ceil(getattr(settings, "replay_ratio", 1)))
         periods: Any = {
             name: period(self.length(settings, built)[0], longest, least, every)
             for name, longest in LONGEST[self.kind].items()
