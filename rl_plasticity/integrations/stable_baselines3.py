@@ -21,6 +21,7 @@ from rl_plasticity.interventions import INTERVENTIONS, make_intervention
 from rl_plasticity.regularizers import REGULARIZERS
 from rl_plasticity.seeding import random_states_kept
 
+BATCH = 256  # observations by which a unit is dormant or not
 AS_IT_IS = "as it is"
 REMEDIES: Mapping[str, Mapping[str, Any]] = {
     **{name: {} for name in ("redo", "head", "periodic", "spectral", "swr", "wrs", "l2_init")},
@@ -62,7 +63,7 @@ class Regularize(Attaching, BaseCallback):
 
     Raises:
         SettingsError: from ``learn``, before the first step: an unknown name or setting, an algorithm or network that
-            is not known, or a model that is not the one of the last ``learn``.
+            is not known.
         ValueError: from ``learn``, before the first step: a network that the method cannot act on.
     """
 
@@ -98,17 +99,20 @@ class Regularize(Attaching, BaseCallback):
                 self.logger.record(f"regularizer/{name}_{counted}", number.item())
 
 
-def trained_by(model: BaseAlgorithm) -> dict[str, Trained]:
+def trained_by(model: BaseAlgorithm, last: Any = None) -> dict[str, Trained]:
     """The networks that a model trains, each with its optimizer and real inputs.
+
+    Args:
+        last: the observations of these inputs; by default the model's last ones.
 
     Raises:
         SettingsError: an algorithm of which that is not known.
     """
-    last: Any = model._last_obs
+    last = model._last_obs if last is None else last
     obs, _ = model.policy.obs_to_tensor(last)
     found: dict[str, tuple[Any, object]]
     if isinstance(model, SAC | TD3):  # DDPG is a TD3
-        actions = torch.as_tensor(model.predict(last, deterministic=True)[0])
+        actions = torch.as_tensor(model.predict(last, deterministic=True)[0], device=model.device)
         of_actor = {"obs": obs} | ({"deterministic": True} if isinstance(model, SAC) else {})  # gSDE's noise is old
         found = {"actor": (model.actor, of_actor), "critic": (model.critic, {"obs": obs, "actions": actions})}
     elif isinstance(model, DQN):
@@ -215,12 +219,13 @@ def _return(
         saved.seek(0)
         copied = type(model).load(saved, env=env, device=model.device)
         copied.replay_buffer = buffer = copy.deepcopy(getattr(model, "replay_buffer", None))
+        copied.rollout_buffer = copy.deepcopy(getattr(model, "rollout_buffer", None))
         if isinstance(buffer, HerReplayBuffer):
             buffer.set_env(env)
             buffer.truncate_last_trajectory()
         copied.set_random_seed(seed)
         copied._last_obs = env.reset()
-        _intervene(copied, name, settings)
+        _intervene(copied, name, settings, _observations(copied))
         copied.set_random_seed(seed)  # whatever has been drawn
         copied._last_obs = None  # so that learning begins a new episode
         copied.learn(
@@ -233,12 +238,39 @@ def _return(
         return float(evaluate_policy(copied, test_env, episodes)[0])  # type: ignore[arg-type]
 
 
-def _intervene(model: Any, name: str, settings: Mapping[str, Any]) -> None:
-    """Let a remedy, if it is an intervention, act once on what is trained, and on the targets that follow it."""
+def _observations(model: Any) -> Any:
+    """Observations that a model learned from, in the form of its environment; None without a buffer that has some."""
+    if (buffer := getattr(model, "replay_buffer", None)) is not None and buffer.size():
+        seen = buffer.sample(BATCH, env=model.get_vec_normalize_env()).observations
+        return {key: x.cpu().numpy() for key, x in seen.items()} if isinstance(seen, dict) else seen.cpu().numpy()
+    if (rollout := getattr(model, "rollout_buffer", None)) is None or not rollout.full:
+        return None
+    space, seen = model.observation_space, rollout.observations
+    if not isinstance(seen, dict):
+        return seen.reshape(-1, *space.shape)[-BATCH:]
+    return {key: array.reshape(-1, *space[key].shape)[-BATCH:] for key, array in seen.items()}
+
+
+def _intervene(model: Any, name: str, settings: Mapping[str, Any], seen: Any) -> None:
+    """Let a remedy, if it is an intervention, act once on what is trained, and on the targets that follow it.
+
+    The state of a `Regularize` that the model learned with is dropped from its optimizers.
+
+    Args:
+        seen: a batch of observations, or None.
+
+    Raises:
+        ValueError: the remedy looks at a batch, and there is none.
+    """
+    if name == "redo" and seen is None:
+        raise ValueError("it looks at a batch of observations, and the model has no buffer with some")
     fresh = model.policy_class(**model.policy_kwargs | model.policy._get_constructor_parameters())
     # What stays as it is: the noise, and a features extractor after the first of the networks that share it.
     others: set[Any] = set()
-    for of, (net, optimizers, known) in trained_by(model).items():
+    for of, (net, optimizers, known) in trained_by(model, seen).items():
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            for kept in [key for key in group if " " in key]:  # as `Attaching` names it
+                del group[kept]
         if name in INTERVENTIONS:
             target = getattr(model, f"{of}_target", ())
             others |= {*net.parameters()} - {*known["only"]}

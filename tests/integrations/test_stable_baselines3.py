@@ -13,6 +13,7 @@ from torch import nn
 
 from rl_plasticity import attach, make_intervention
 from rl_plasticity.diagnosis.report import Estimate
+from rl_plasticity.interventions import ReDo
 from rl_plasticity.regularizers import hidden_units, make_regularizer
 
 sb3 = pytest.importorskip("stable_baselines3")
@@ -25,7 +26,7 @@ from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor  # noqa: E402
 from stable_baselines3.common.vec_env import VecNormalize  # noqa: E402
 
-from rl_plasticity.integrations.stable_baselines3 import Regularize, branch  # noqa: E402
+from rl_plasticity.integrations.stable_baselines3 import Regularize, branch, trained_by  # noqa: E402
 
 # Strong enough that each changes the weights far beyond the tolerance within 20 steps.
 SETTINGS = {
@@ -324,6 +325,26 @@ def test_copies_of_a_model_train_on_with_each_remedy_and_the_same_seeds_and_the_
     assert all(torch.equal(value, before[name]) for name, value in model.policy.state_dict().items())
     assert (model.num_timesteps, model.replay_buffer.size()) == (40, 40)
     refused(lambda: branch(model, lambda: None, 1, {"specral": {}}), "'spectral'")
+
+
+@pytest.mark.parametrize(("kind", "steps"), [("SAC", 70), ("PPO", 64)])
+def test_redo_looks_at_a_batch_of_what_was_learned_from_and_no_regularizer_of_before_goes_on(kind, steps, monkeypatch):
+    seen, states = [], []
+
+    def acted(_, net, optimizers, example, **__):
+        seen.extend(len(x) for x in example.values() if isinstance(x, torch.Tensor))
+        states.extend(key for o in optimizers for key in o.param_groups[0] if " " in key)
+
+    model = make(kind).learn(steps, Regularize("l2_init"))
+    held = [key for o in trained_by(model).values() for key in o.optimizers[0].state_dict()["param_groups"][0]]
+    assert any(" " in key for key in held)
+    monkeypatch.setattr(ReDo, "apply_", acted)
+    branch(model, lambda: environment(CASES[kind][0]), 0, {"redo": {}}, repeats=2, episodes=1)
+    assert min(seen) >= 16
+    assert not states
+    model.replay_buffer = model.rollout_buffer = None
+    with pytest.warns(UserWarning, match=r"redo is left out: .*buffer"):
+        branch(model, lambda: environment(CASES[kind][0]), 0, {"redo": {}}, repeats=2, episodes=1)
 
 
 class Watched(gym.Wrapper):
