@@ -55,10 +55,11 @@ class Regularize(Attaching, Callback):
         self.begin({self.module: Trained(net, optimizers)}, is_resumed=trainer.ckpt_path is not None)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Log the penalty of the last optimizer step."""
-        for name, handle in self.handles.items():
-            if handle.penalty is not None:
-                pl_module.log(f"penalty/{name}".strip("/"), handle.penalty.sum(), on_step=True, on_epoch=False)
+        """Log the penalty of the last optimizer step, with those of other callbacks for the same module."""
+        alike = [c for c in trainer.callbacks if isinstance(c, Regularize) and c.module == self.module]
+        given = [h.penalty.sum() for c in alike for h in c.handles.values() if h.penalty is not None]
+        if given and alike[0] is self:
+            pl_module.log(f"penalty/{self.module}".strip("/"), sum(given), on_step=True, on_epoch=False)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the optimizers as they were."""

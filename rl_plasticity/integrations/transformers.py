@@ -52,10 +52,11 @@ class Regularize(Attaching, TrainerCallback):
         self.begin({"model": Trained(model, [optimizer])}, is_resumed=state.global_step > 0)
 
     def on_log(self, args: Any, state: TrainerState, *_: Any, logs: dict[str, float], **__: Any) -> None:
-        """Put the last step's penalty beside the training loss."""
+        """Put the last step's penalty beside the training loss, added to that of other callbacks."""
         for handle in self.handles.values():
             if handle.penalty is not None and "loss" in logs:
-                logs["penalty"] = state.log_history[-1]["penalty"] = handle.penalty.sum().item()
+                logs["penalty"] = logs.get("penalty", 0.0) + handle.penalty.sum().item()
+                state.log_history[-1]["penalty"] = logs["penalty"]
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Leave the optimizer as it was."""

@@ -106,6 +106,15 @@ def test_20_steps_with_the_callback_equal_those_of_a_loop_with_attach(name, accu
     assert logged.item() == pytest.approx(penalty, rel=1e-4, abs=1e-7)
 
 
+def test_the_penalties_of_several_callbacks_for_a_module_are_logged_as_their_sum():
+    logged = []
+    for coefs in ({"l2": 1e-2, "l2_init": 1e-8}, {"l2": 1e-2}):
+        trainer = trainer_of(*(Regularize(name, "net", coef=coef) for name, coef in coefs.items()))
+        trainer.fit(Automatic(), batches(20))
+        logged.append(trainer.callback_metrics["penalty/net"].item())
+    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+
+
 def test_each_network_of_several_optimizers_has_its_own_regularizer_in_manual_optimization():
     class Two(Automatic):
         def __init__(self):

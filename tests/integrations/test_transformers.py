@@ -86,6 +86,14 @@ def test_20_steps_with_the_callback_equal_those_of_a_loop_with_attach(name, accu
     assert logged == pytest.approx(penalties, rel=1e-5, abs=1e-7)
 
 
+def test_the_penalties_of_several_callbacks_are_logged_as_their_sum(tmp_path):
+    logged = []
+    for coefs in ({"l2": 1e-2, "l2_init": 1e-8}, {"l2": 1e-2}):
+        trainer, _ = trained(gpt2(), tmp_path, *(Regularize(name, coef=coef) for name, coef in coefs.items()))
+        logged.append([entry["penalty"] for entry in trainer.state.log_history if "loss" in entry])
+    assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+
+
 @pytest.mark.parametrize("name", ["l2_init", "spectral", "wrs"])
 def test_training_resumed_from_a_checkpoint_equals_training_that_never_stopped(name, tmp_path):
     one, two = (Regularize(name, example=EXAMPLE, **SETTINGS[name]) for _ in range(2))
