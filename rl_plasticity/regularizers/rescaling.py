@@ -167,8 +167,8 @@ class SoftWeightRescaling(Regularizer):
         norm = torch.stack([_norm(layer, net) for layer in self.rescaled.values()])
         initial = torch.stack([self._recall("norm", layer.key) for layer in self.rescaled.values()])
         coef = torch.where(per_run(self.is_classifier, norm), coef_classifier, coef)
-        known = norm > 0 if self.scope == "all" else (norm > 0) & (initial > 0)
-        factors = torch.where(known, coef * (initial / norm) + (1 - coef), 1.0).unbind()
+        # What starts at zero, such as the last layer of a residual branch, has no norm to be held at.
+        factors = torch.where((norm > 0) & (initial > 0), coef * (initial / norm) + (1 - coef), 1.0).unbind()
         factor_of = dict(zip(self.rescaled, factors, strict=True))
         unchanged = torch.ones_like(factors[0])
         products: list[Tensor] = []  # C of every layer, [*runs]
@@ -282,7 +282,7 @@ class NormalizeProject(Regularizer):
     """NaP's projection: every `every_updates` updates, each weight is scaled to its initial norm.
 
     W <- W |W_0|_F / |W|_F for every linear and convolution layer except the heads; biases and all else are left alone.
-    A zero weight stays zero. This equals `swr` with coef=1 on weights alone.
+    A zero weight stays zero, and one that starts at zero is left alone. This equals `swr` with coef=1 on weights alone.
 
     The method is meant for networks where a norm layer follows each of these layers, which then have no biases. There
     the function stays the same, and only the learning rate decides how far a step turns a weight. Existing biases
@@ -361,8 +361,9 @@ class Hypersphere(Regularizer):
             return
         if layer.role == "norm":
             tensors = layer.tensors(net)
-            squares = [wide(tensor).square().sum(-1) for tensor in tensors]
-            factor = _factor(due, torch.stack(squares).sum(0).sqrt(), math.sqrt(weight.shape[-1]))
+            k = len(self.runs)
+            squares = [wide(tensor).square().flatten(k).sum(-1) for tensor in tensors]
+            factor = _factor(due, torch.stack(squares).sum(0).sqrt(), math.sqrt(math.prod(weight.shape[k:])))
             for tensor in tensors:
                 tensor.mul_(per_run(factor, tensor))
         else:
@@ -384,8 +385,8 @@ def _has_unit_rows(layer: Layer, net: nn.Module) -> bool:
 
 
 def _factor(due: Tensor, norm: Tensor, target: float | Tensor = 1.0) -> Tensor:
-    """The factor that brings `norm` to `target` in the runs that are due; 1 elsewhere and where the norm is 0."""
-    return torch.where(per_run(due, norm) & (norm > 0), target / norm, 1.0)
+    """The factor that brings `norm` to `target` in the runs that are due; 1 elsewhere and where one of them is 0."""
+    return torch.where(per_run(due, norm) & (norm > 0) & (target > 0), target / norm, 1.0)
 
 
 def _norm(layer: Layer, net: nn.Module) -> Tensor:

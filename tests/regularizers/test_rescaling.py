@@ -170,6 +170,28 @@ def test_scope_preserving_keeps_a_layer_that_started_at_zero_and_another_scope_o
     assert all(p.isfinite().all() for p in net.parameters())
 
 
+@pytest.mark.filterwarnings("ignore:.*norm layer follows", "ignore:swr keeps")
+@pytest.mark.parametrize(("name", "settings"), [("normalize_project", {}), ("swr", {"coef": 1.0})])
+def test_what_starts_at_zero_is_not_held_there(name, settings):
+    net = plain_mlp()
+    nn.init.zeros_(net[2].weight)
+    regularizer = make_regularizer(name, net, **settings)
+    with torch.no_grad():
+        net[2].weight.fill_(0.5), net[0].weight.mul_(2)
+    before = net[0].weight.detach().norm()
+    regularizer.project_(net)
+    assert (net[2].weight == 0.5).all()
+    torch.testing.assert_close(net[0].weight.norm(), before / 2)
+
+
+def test_the_gain_of_a_norm_layer_over_several_axes_has_one_norm():
+    net = nn.Sequential(nn.Conv2d(2, 3, 3, bias=False), nn.LayerNorm([3, 4, 5]), nn.Flatten(), nn.Linear(60, 2))
+    gain = net[1].weight.data.copy_(torch.rand(3, 4, 5)).clone()
+    net[1].bias.data.zero_()
+    make_regularizer("hypersphere", net, norms="scale").project_(net)
+    torch.testing.assert_close(net[1].weight.detach(), gain * math.sqrt(60) / gain.norm())
+
+
 def test_normalize_project_waits_for_its_period_and_leaves_a_zero_weight_and_biases():
     net = MLP((5, 8, 8, 3), [0, 1])
     regularizer = NormalizeProject(net, every_updates=2)
