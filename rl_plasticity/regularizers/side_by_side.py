@@ -7,10 +7,12 @@ from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from rl_plasticity.errors import counted
 from rl_plasticity.regularizers.base import Regularizer, RunSlice, penalty_of, view_of
 from rl_plasticity.structure import Arguments, Example, arguments_of, with_tensors
+from rl_plasticity.structure.layer import runs_of
 
 
 class SideBySide(Regularizer):
@@ -48,11 +50,19 @@ class SideBySide(Regularizer):
 
 
 def _cut(net: nn.Module, runs: slice) -> nn.Module:
-    """A copy of `net` with the parameters of some runs only. Regularizers are made from it; it is never called."""
+    """A copy of `net` with the parameters of some runs only. Regularizers are made from it; it is never called.
+
+    Buffers from which weights are computed are those of these runs too.
+    """
     copied = copy.deepcopy(net)
+    made: dict[nn.Parameter, nn.Parameter] = {}  # shared ones stay shared
     for module in copied.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                some = parameter.detach()[runs].clone()
-                module._parameters[name] = nn.Parameter(some, requires_grad=parameter.requires_grad)
+                some = nn.Parameter(parameter.detach()[runs].clone(), requires_grad=parameter.requires_grad)
+                module._parameters[name] = made.setdefault(parameter, some)
+    for module in (m for one in copied.modules() if isinstance(one, ParametrizationList) for m in one.modules()):
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.shape[:1] == runs_of(net):
+                module._buffers[name] = buffer[runs].clone()
     return copied

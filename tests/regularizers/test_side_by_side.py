@@ -10,7 +10,7 @@ from torch import nn
 
 from rl_plasticity.interventions import PeriodicReset
 from rl_plasticity.learning.learner import Learner
-from rl_plasticity.networks import MLP
+from rl_plasticity.networks import MLP, make_network
 from rl_plasticity.regularizers import Chain, SideBySide, make_regularizer
 
 # One of each kind of hook, of what is looked at and of what is kept.
@@ -85,6 +85,19 @@ def test_inside_one_another_they_see_their_own_runs_of_every_tensor_of_the_input
         terms.append(regularizer.penalty(net, inputs))
     torch.testing.assert_close(terms[0][:2], torch.tensor([0.0, terms[1].item()]))
     assert terms[1] > 0
+
+
+def test_shared_weights_count_once_and_weights_that_are_computed_from_buffers_are_those_of_their_own_runs():
+    tied = MLP((5, 5, 5, 3), [0, 1])
+    tied[2].weight = tied[0].weight
+    whole, parts = make_regularizer("l2", tied), SideBySide(tied, (1, maker("l2")), (1, maker("l2")))
+    torch.testing.assert_close(parts.penalty(tied), whole.penalty(tied))
+    bounded = make_network("mlp", (1, 4, 4), 3, [0, 1], "bounded_weight_norm", widths=[8, 8])
+    whole, parts = (
+        make_regularizer("spectral", bounded),
+        SideBySide(bounded, (1, maker("none")), (1, maker("spectral"))),
+    )
+    torch.testing.assert_close(parts.penalty(bounded)[1], whole.penalty(bounded)[1], rtol=0.1, atol=0)
 
 
 def test_parts_that_do_not_add_up_to_the_runs_are_refused():
