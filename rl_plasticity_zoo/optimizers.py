@@ -74,8 +74,8 @@ class UPGD(Optimizer):
         s = sigmoid(u / (1 - decay^t) / max u),     the largest u of all parameters of the run
         w <- (1 - lr * weight_decay) w - lr * (g + sigma * noise) * (1 - s)
 
-    Where the largest u is 0, for example before any gradient, s is 1/2. The noise is derived from the weights and the
-    step, so a run draws the same noise alone, among others and after a restart.
+    Where the largest u is 0, for example before any gradient, s is 1/2. The noise is derived from the weights that the
+    optimizer was made for and from the step, so a run draws the same noise alone, among others and in compiled updates.
 
     Source: Elsayed and Mahmood (2024), "Addressing Loss of Plasticity and Catastrophic Forgetting in Continual
     Learning", first-order global UPGD, as in their code (github.com/mohmdelsayed/upgd). There too, u in the maximum is
@@ -90,6 +90,7 @@ class UPGD(Optimizer):
     """
 
     MOMENTS = "u"
+    key: Tensor
 
     @checked
     def __init__(
@@ -104,12 +105,13 @@ class UPGD(Optimizer):
     ) -> None:
         super().__init__(net, lr, self.MOMENTS)
         self.decay, self.sigma, self.weight_decay = decay, sigma, weight_decay
+        self.register_buffer("key", key_of(map(net.get_parameter, self.names), self.step.ndim))
 
     @torch.no_grad()
     def update_(self, parameters: list[Tensor], gradients: tuple[Tensor, ...]) -> None:
         self.step += 1
         uses, lr = [self.moments(name)[0] for name in self.names], self.lr.to(gradients[0].dtype)
-        each = _free_and_noise_(uses, parameters, gradients, self.decay, self.step)
+        each = _free_and_noise_(uses, parameters, gradients, self.decay, self.step, self.key)
         for p, g, (free, noise) in zip(parameters, gradients, each, strict=True):
             p.mul_(1 - lr * self.weight_decay).sub_(lr * (g + self.sigma * noise) * free)
 
@@ -153,14 +155,19 @@ class AdaptiveUPGD(UPGD):
         torch._foreach_mul_(vs, b2)
         torch._foreach_addcmul_(vs, gradients, gradients, 1 - b2)
         first, root, lr = (1 - b1**self.step).to(dtype), (1 - b2**self.step).sqrt().to(dtype), self.lr.to(dtype)
-        each = _free_and_noise_(uses, parameters, gradients, self.decay, self.step)
+        each = _free_and_noise_(uses, parameters, gradients, self.decay, self.step, self.key)
         for p, m, v, (free, noise) in zip(parameters, ms, vs, each, strict=True):
             step = m / per_run(first, m) / (v.sqrt() / per_run(root, v) + self.eps)
             p.mul_(1 - lr * self.weight_decay).sub_(2 * lr * (step + self.sigma * noise) * free)
 
 
 def _free_and_noise_(
-    uses: list[Tensor], parameters: list[Tensor], gradients: tuple[Tensor, ...], decay: float, step: Tensor
+    uses: list[Tensor],
+    parameters: list[Tensor],
+    gradients: tuple[Tensor, ...],
+    decay: float,
+    step: Tensor,
+    key: Tensor,
 ) -> list[tuple[Tensor, Tensor]]:
     """Update the utilities of `UPGD`; return 1 - s and standard normal noise for each parameter."""
     k, dtype = step.ndim, gradients[0].dtype
@@ -170,7 +177,7 @@ def _free_and_noise_(
     # In float32 or wider. Below the smallest normal number the largest use counts as 0, so s becomes 1/2.
     largest, tiny = wide(largest), torch.finfo(wide(largest).dtype).tiny
     scale = torch.where(largest.abs() >= tiny, largest, math.inf) * (1 - decay**step).to(largest.dtype)
-    key, found = key_of(parameters, k), []
+    found = []
     for i, (p, u) in enumerate(zip(parameters, uses, strict=True)):
         noise = _normal_at(key, math.prod(p.shape[k:]), i, step.long()).view(p.shape).to(dtype)
         found.append((1 - (wide(u) / per_run(scale, u)).sigmoid().to(dtype), noise))
@@ -191,7 +198,8 @@ class Muon(Adam):
     - "original": sqrt(max(1, out / fan_in)).
 
     Adam's step applies to biases, gains, shifts, embeddings, bare parameters and heads. It also applies to weights that
-    are computed, shared or packed with others, and to those of transposed and grouped convolutions.
+    are computed or shared, and to those of transposed and grouped convolutions. Packed weights, an attention's or an
+    LSTM's, are one matrix, as they are stored.
 
     Source: Jordan et al. (2024), "Muon"; the scale "adam" is that of Liu et al. (2025), arXiv 2502.16982, without their
     weight decay (a regularizer here). Equal to ``torch.optim.Muon`` step for step, except that torch rounds the

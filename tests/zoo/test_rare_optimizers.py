@@ -190,6 +190,18 @@ def test_upgd_s_noise_is_normal_of_the_given_size_halved_where_nothing_is_known_
     assert torch.corrcoef(torch.stack(moves)).fill_diagonal_(0).abs().max() < 5 / math.sqrt(len(moves[0]))
 
 
+def test_upgd_s_noise_does_not_depend_on_where_training_has_led():
+    moves = []
+    for shift in (0.0, 1e-6):
+        net = nn.Linear(5, 4)
+        nn.init.ones_(net.weight), nn.init.ones_(net.bias)
+        optimizer = UPGD(net, lr=0.1, sigma=2.0)
+        before = net.weight.data.add_(shift).clone()
+        optimizer.update_(list(net.parameters()), tuple(map(torch.zeros_like, net.parameters())))
+        moves.append(net.weight.detach() - before)
+    torch.testing.assert_close(*moves, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 1e-2), (torch.float32, 1e-33), (torch.float32, 0.0)])
 def test_upgd_stays_finite_where_uses_are_the_smallest_numbers(dtype, size):
     net = plain_mlp().to(dtype)
