@@ -140,17 +140,13 @@ class Probe(nn.Module):
         self.register_buffer("before", last.clone())
 
     def _find(self, structure: Structure) -> None:
-        """Find layers with matrices and their names, and layers of hidden units, but for those moved to another axis.
-
-        The copies of an `Injectable` are constants, and 0 until an injection.
-        """
+        """Find layers with matrices and their names, and layers of hidden units that were not moved to another axis."""
         net = self.net
         layers = [layer for layer in structure.layers if layer.matrix(net) is not None]
         several = Counter(layer.name for layer in layers)  # a recurrent layer or attention has several matrices
         self.layers = {layer.name if several[layer.name] == 1 else layer.key: layer for layer in layers}
-        heads = [f"{name}." for name, module in net.named_modules() if isinstance(module, Injectable)]
-        copies = tuple(head + copied for head in heads for copied in ("frozen.", "offset."))
-        found = [u for u in structure.activations() if not u.activation.startswith(copies)]
+        constant = _copies(net)
+        found = [u for u in structure.activations() if not u.activation.startswith(constant)]
         moved = [] if self.runs else [u for u in found if not _between(u, structure) <= KEEP_AXES]
         self.units: list[HiddenLayer] = [] if structure.unknown else [u for u in found if u not in moved]
         recurrent = [n for n, m in net.named_modules() if isinstance(m, nn.RNNBase | nn.RNNCellBase)]
@@ -290,6 +286,12 @@ class Probe(nn.Module):
 # What may lie between a layer and an activation without moving the units to another axis.
 KEEP_AXES = ops.NORMS | ops.SUMS | ops.SCALINGS | ops.POOLS - {"mean", "amax", "max"} | ops.ACTIVATIONS
 KEEP_AXES |= {"contiguous", "to", "float", "double", "type_as", "clone", "detach", "the addition of a constant"}
+
+
+def _copies(net: nn.Module) -> tuple[str, ...]:
+    """The beginnings of the names of the frozen copies in each `Injectable`; they are 0 until an injection."""
+    heads = [f"{name}." for name, module in net.named_modules() if isinstance(module, Injectable)]
+    return tuple(head + copied for head in heads for copied in ("frozen.", "offset."))
 
 
 def _between(unit: HiddenLayer, structure: Structure) -> set[str]:

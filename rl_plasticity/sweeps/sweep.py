@@ -1,9 +1,8 @@
 """Many runs with one command: ``python -m rl_plasticity.train -m reg=none,spectral seed=0,1 launcher=joblib``.
 
 Every combination of the values is a run like any other. Its folder under ``out=`` (results) has the run's usual name.
-A setting that names a choice,
-``reg.spectral.coef=1e-3``, is for the runs with this choice. Finished runs are skipped and half-done ones resumed, so
-the same command continues a sweep that was stopped.
+A setting that names a choice, ``reg.spectral.coef=1e-3``, is for the runs with this choice. Finished runs are skipped
+and half-done ones resumed, so the same command continues a sweep that was stopped.
 """
 
 import itertools
