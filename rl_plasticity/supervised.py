@@ -65,9 +65,10 @@ def build(s: Supervised, plan: Plan) -> Parts:
     if s.at is not None and s.at >= total:
         raise SettingsError(f"at={s.at} must be below {total}, the last epoch: nothing is left to branch")
     learner = make_learner(s, plan, data, sequence)
-    _require_reproducible(s, learner, first_images(sequence.task(0), data, 2, learner.runs)[0])
+    first = sequence.task(0)
+    _require_reproducible(s, learner, first_images(first, data, 2, learner.runs)[0])
     if s.diagnose_every_updates or plan.interventions:
-        images, _ = first_images(sequence.task(0), data, PROBE_SIZE, learner.runs)
+        images, _ = first_images(first, data, PROBE_SIZE, learner.runs)
         if s.diagnose_every_updates:
             require_enough({"net": learner}, {"net": (images,)})
         require_applicable(learner, plan.interventions, {"net": (images,)})

@@ -290,7 +290,8 @@ def _made(
     try:
         kinds = [*map(wrapper_class, wrappers)]
         around = [partial(kind, **kwargs.get(kind.__name__, {})) for kind in kinds]
-        kwargs = {name: value for name, value in kwargs.items() if name not in [kind.__name__ for kind in kinds]}
+        for kind in kinds:  # one may be named twice
+            kwargs.pop(kind.__name__, None)
         with _quiet():
             made = _task(name, seed, render, kwargs, limit)
             for wrap in around:

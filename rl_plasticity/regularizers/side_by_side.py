@@ -54,7 +54,7 @@ def _cut(net: nn.Module, runs: slice) -> nn.Module:
 
     Buffers from which weights are computed are those of these runs too.
     """
-    copied = copy.deepcopy(net)
+    copied, whole = copy.deepcopy(net), runs_of(net)
     made: dict[nn.Parameter, nn.Parameter] = {}  # shared ones stay shared
     for module in copied.modules():
         for name, parameter in module._parameters.items():
@@ -63,6 +63,6 @@ def _cut(net: nn.Module, runs: slice) -> nn.Module:
                 module._parameters[name] = made.setdefault(parameter, some)
     for module in (m for one in copied.modules() if isinstance(one, ParametrizationList) for m in one.modules()):
         for name, buffer in module._buffers.items():
-            if buffer is not None and buffer.shape[:1] == runs_of(net):
+            if buffer is not None and buffer.shape[:1] == whole:
                 module._buffers[name] = buffer[runs].clone()
     return copied
